@@ -38,7 +38,7 @@ test: $(READY) ## run all tests that need only Python
 test-all: $(READY) ## run all tests, including those that need root, a browser or a GPU
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --everything $(ARGS)
 
-proof: $(READY) ## test the verifier and record the results in docs/proof.md: half an hour + FUZZ_MINUTES (60) + GROWTH_MINUTES (20)
+proof: $(READY) ## test the verifier and record the results in docs/proof.md: some two hours + FUZZ_MINUTES (60) + GROWTH_MINUTES (20)
 	CHIMERA_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=proof --timeout=3600 tests/property $(ARGS)
 	$(MAKE) -j$(JOBS) proof-explorer proof-kills
 	$(MAKE) proof-fuzz

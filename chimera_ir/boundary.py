@@ -54,5 +54,5 @@ def aligned_bytes(tensor: Tensor) -> int:
 
 
 def message_bytes(tensors: Sequence[Tensor], count: int = 1) -> int:
-    """Return the bytes of a message of `count` values, each of these tensors. A message of a single tensor has no padding."""
+    """Return the bytes of a message of `count` values. tensors: of each value. A message of a single tensor has no padding."""
     return tensors[0].bytes if len(tensors) * count == 1 else count * sum(map(aligned_bytes, tensors))

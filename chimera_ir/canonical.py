@@ -27,7 +27,7 @@ def json_lines(
 ) -> Iterator[str]:
     """Yield the JSON text of a program in pieces. The arguments are the fields of `Program` (program.py).
 
-    costs, partition: None leaves their line out.
+    costs, partition: None leaves its line out.
     """
     yield f'{{"format": "{FORMAT}", "version": {VERSION},\n'
     for f in fields(Header):
@@ -66,7 +66,7 @@ def _row(row: tuple[int, ...], micro_batches: list[str], collectives: list[str])
     return template.format(_VALUES[value], pipe, stage, micro_batches[operand], peer, _FLAGS[flags])
 
 
-# The placeholder of each field in a template: the number of the argument that `_row` passes to `format`.
+# The placeholder of each field in a template: the number of the argument that `_row` passes to `format`. {5} has the flags.
 _ARGUMENTS = {"value": '"{0}"', "pipe": "{1}", "stage": "{2}", "micro_batches": "{3}", "peer": "{4}"}
 
 

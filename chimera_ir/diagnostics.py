@@ -104,6 +104,7 @@ class ChimeraError(Exception):
     def __str__(self) -> str:
         """Return the findings as text, for a traceback in the user's own program."""
         shown = _rendered(self.diagnostics, colour=False)
+        # The name of this class precedes the text, so "error[E210]: ..." becomes "E210: ...".
         return "\n".join(text.removeprefix("error[").replace("]", "", 1).rstrip() for text in shown)
 
 

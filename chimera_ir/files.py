@@ -45,7 +45,7 @@ def short_path(path: str | os.PathLike[str]) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return the operating system's description of an error, as the end of a sentence; of no OSError, the error's own text."""
+    """Return what went wrong, as the end of a sentence: an OSError in the system's words, any other error in its own."""
     if not isinstance(error, OSError):
         return str(error)
     text = error.strerror or str(error)
@@ -167,7 +167,7 @@ def _is_replaceable(path: str, status: os.stat_result | None) -> bool:
     return real is not None and os.path.samestat(status, real)
 
 
-# Errors after which a file is written in place.
+# Errors after which a file is written in place. ENAMETOOLONG: the temporary name may be longer than that of the file.
 _NO_TEMPORARY_FILE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 
 

@@ -9,7 +9,8 @@ from chimerac.chimera_ir.jsonform import program_from_json
 from chimerac.chimera_ir.program import FORMAT, Program
 from chimerac.chimera_ir.textform import program_from_text
 
-_JSON, _TEXT = (re.compile(rf"\s*{start}") for start in (r"[{\[]", FORMAT))
+# How the texts begin.
+_JSON, _TEXT = re.compile(r"\s*[{\[]"), re.compile(rf"\s*{FORMAT}")
 
 
 def is_program(source: Source) -> bool:

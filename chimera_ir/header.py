@@ -101,21 +101,23 @@ class Header:
         return micro_batch * part // whole
 
     def excess(self) -> str:
-        """Return in words which limit a program under this header exceeds, or an empty string."""
+        """Return in words which limit of limits.py a program under this header exceeds first, or an empty string."""
         for what, count, most in self._sizes():
             if count > most:
                 return f"{count} {what}; at most {most}"
         return ""
 
     def _sizes(self) -> Iterator[tuple[str, int, int]]:
+        """Yield each size of a program that has a limit: what it counts, how many there are, and the limit."""
         # The order matters: each size is computed only if those before it are within their limits.
-        stages = self.stages + sum(len(tied.stages) for tied in self.tied)
+        stages_and_tied = self.stages + sum(len(tied.stages) for tied in self.tied)
         yield "ranks over all replicas", self.width * self.ranks, limits.RANKS
         yield "stages", self.stages, limits.RANKS
         yield "pipes", len(self.pipes), limits.PIPES
-        yield "pipes x (stages + stages of tied sets) x replicas", len(self.pipes) * stages * self.width, limits.CELLS
+        yield "pipes x (stages + stages of tied sets) x replicas", len(self.pipes) * stages_and_tied * self.width, limits.CELLS
         yield "tasks, two for every stage and micro-batch", 2 * self.stages * self.micro_batches * self.width, limits.TASKS
         groups = [*((s,) for s in range(self.stages)), *(tied.stages for tied in self.tied)]
+        # Each of the k ranks that hold a group has an all-reduce that names all k.
         yield "ranks named by all gradient all-reduces", sum(self._rank_count(g) ** 2 for g in groups), limits.MEMBERS
 
     def _rank_count(self, stages: Iterable[int]) -> int:

@@ -30,6 +30,7 @@ def cgroups(controller: str) -> list[tuple[Path, int]]:
     except OSError:
         return []
     folders = []
+    # A line is NUMBER:CONTROLLERS:PATH. That of version 2 names no controllers.
     for _, controllers, path in (line.split(":", 2) for line in lines):
         version = 1 if controllers else 2
         if version == 2 or controller in controllers.split(","):

@@ -13,7 +13,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimerac.chimera_ir.scanning import SURROGATE, Excerpt, Path, after_space, place_in_words, string
 
 MAX_FINDINGS = 100
-MAX_WEIGHT = limits.TASKS + limits.RANKS  # values in an object inside another; a pipe has the most
+MAX_WEIGHT = limits.TASKS + limits.RANKS  # the most values of an object inside another; a pipe is the largest such object
 MAX_QUOTED = 2**20  # characters of a file; findings about a longer one do not quote its wrong values
 MAX_DEPTH = 200  # of brackets, as pydantic allows
 MAX_DIGITS = 4300  # of an integer, the most that Python's int() allows
@@ -118,7 +118,7 @@ class _Objects:
         if len(fields) < weight or weight > limits.FIELDS:
             raise _ObjectError(limits.FIELDS)
         for value in fields.values():
-            if type(value) is list:
+            if type(value) is list:  # a list of one integer is the most frequent one
                 weight += 1 if len(value) == 1 and type(value[0]) is int else _weight(value)
             elif type(value) is tuple:  # an object
                 weight += value[0]

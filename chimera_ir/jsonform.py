@@ -177,7 +177,7 @@ class StreamsParser:
             at = after(text, at, ",")
 
     def _stream(self, at: int) -> int:
-        """Read the instructions of one stream, whose first begins here; return the position after them."""
+        """Read the instructions of one stream from here to its closing bracket; return a position after this bracket."""
         text, streams, scan, match = self.text, self.streams, _scan, _ITEM.match
         if text[at : at + 1] == "]":
             return at + 1

@@ -1,8 +1,8 @@
 """Lifetimes: what a rank holds besides weights, gradients and optimizer state, and from which instruction to which.
 
 This is the rule of docs/semantics.md, "Buffers". Counts (a header's limits, the report) and bytes (`--memory`, the report)
-are sums over the same columns. The interpreter does not use them. Tests measure that after each instruction it holds exactly
-these bytes.
+are sums over the same columns. The interpreter does not read these columns. Tests measure that the interpreter holds exactly
+these bytes after each instruction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chimerac.chimera_ir.instructions import Op, Value
 from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.model import StageSum
 from chimerac.chimera_ir.program import RECOMPUTE, Ints, Program
-from chimerac.chimera_ir.workspace import Run, all_bytes, gradients_of
+from chimerac.chimera_ir.workspace import Run, all_bytes
 
 Amounts = npt.NDArray[Any]  # int64, or Python integers if a sum may exceed them
 
@@ -28,7 +28,7 @@ Amounts = npt.NDArray[Any]  # int64, or Python integers if a sum may exceed them
 class Kind(IntEnum):
     """What is held. The first six are activations, of one stage and one micro-batch. The others belong to a value or a task."""
 
-    ALIVE = 0  # an activation as limits count it; its bytes are those of the next five
+    ALIVE = 0  # an activation as limits count it, without bytes: the next five kinds have them
     KEPT = 1  # what a BWD needs
     FOR_INPUT = 2  # what only the BWD_INPUT of a split backward needs: held until it ends
     FOR_BOTH = 3  # what both halves of a split backward need: held until the BWD_WEIGHT ends
@@ -87,7 +87,7 @@ class Lifetimes:
 def activations(program: Program) -> Lifetimes:
     """Return the activations of a verified program.
 
-    The bytes of a FWD with recompute are held from its RECOMPUTE on. If it has none, they are held from the backward on that
+    The bytes of a FWD with recompute are held from its RECOMPUTE on. If it has none, they are held from the backward that
     runs the forward again.
     """
     h, t, by_key = program.header, program.table, _RowsByKey(program)
@@ -124,7 +124,7 @@ def received(program: Program) -> Lifetimes:
 
 
 def values(program: Program) -> Lifetimes:
-    """Return the outputs of each rank's own tasks, and its sends."""
+    """Return the outputs of all tasks, and the messages that are sent."""
     t, by_key = program.table, _RowsByKey(program)
     sends, complete = _sends(program)
     lives = []
@@ -174,7 +174,10 @@ def lifetimes(program: Program) -> Lifetimes:
 
 
 def held(program: Program, lives: Lifetimes, amounts: Amounts) -> Amounts:
-    """Return, for each row of the program, the sum of the amounts that its rank holds while it runs. amounts: of `lives`."""
+    """Return, for each row of the program, the sum of the amounts that its rank holds while the row runs.
+
+    amounts: one for each entry of `lives`.
+    """
     ends = program.offsets[1:][program.rank_of[lives.allocated]]
     change = np.zeros(len(program) + 1, amounts.dtype)
     np.add.at(change, lives.allocated, amounts)
@@ -185,7 +188,7 @@ def held(program: Program, lives: Lifetimes, amounts: Amounts) -> Amounts:
 def sizes(lives: Lifetimes, stages: Sequence[StageSum]) -> Amounts:
     """Return the bytes of each entry, as Python integers if their sum might exceed 64 bits."""
     table = np.stack([lives.kind, lives.value, lives.stage, lives.count])
-    # There are few combinations: the bytes of each are computed once.
+    # The numbers of an entry are combined into one number. There are few combinations: the bytes of each are computed once.
     combined = table[0]
     for column in table[1:]:
         base = int(column.max(initial=0)) + 1
@@ -228,7 +231,7 @@ def value_bytes(kind: Kind, value: Value, boundary: Sequence[Tensor], count: int
     tensors = [t for t in boundary if t.gradient or value == Value.act]
     match kind:
         case Kind.OUTPUT:
-            return all_bytes(boundary) if value == Value.act else gradients_of(boundary)
+            return all_bytes(tensors)
         case Kind.SENT_UNCOPIED:
             return -tensors[0].bytes if len(tensors) * count == 1 else 0
         case _:
@@ -306,19 +309,20 @@ class _RowsByKey:
         by_producer, step = (self.forward, 1) if value == Value.act else (self.input_gradient, -1)
         h, result = self.program.header, np.full(self._total, -1, np.int64)
         producers = np.flatnonzero(by_producer >= 0)
+        # The last stage produces no act, and the first no grad.
         producers = producers[self.stage(producers) != (h.stages - 1 if value == Value.act else 0)]
         result[producers + step * h.micro_batches] = by_producer[producers]
         return result
 
     def last_use(self, value: Value) -> Ints:
-        """Return the row of the last use of each value: its FREE, or the last task that uses it."""
+        """Return, indexed by the consumer's key, the row of each value's last use: its FREE, or the last task that uses it."""
         t = self.program.table
         consumers = self.weight_gradient if self.program.header.kind == "training" else self.forward
         free = self._rows((t.op == Op.FREE) & (t.value == value))
         return np.where(free >= 0, free, consumers if value == Value.act else self.input_gradient)
 
     def _rows(self, which: npt.NDArray[np.bool_]) -> Ints:
-        """Return, indexed by key, the row among these rows that has it."""
+        """Return, indexed by key, the row that has this key among the rows that the mask selects."""
         rows, keys = self.entries(np.flatnonzero(which))
         row_of_key = np.full(self._total, -1, np.int64)
         row_of_key[keys] = rows

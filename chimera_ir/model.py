@@ -42,11 +42,11 @@ LayerName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\p{C
 class Layer:
     """What one layer needs: its weights, and memory for one micro-batch.
 
-    parameters: their number. weight_bytes: its parameters and buffers. kept_bytes: what its forward keeps for B;
-    split_kept_bytes: what its forward keeps for I, if the backward is split; weight_kept_bytes: what W still needs after I.
-    These three do not count the layer's input, which is a value. boundary: the tensors of its output; cost: of its forward, in
-    one unit for all layers. gradient_bytes: of its parameters' gradients. peaks: the most that it makes and holds at one moment
-    (chimera_ir/workspace.py).
+    parameters: how many it has. weight_bytes: of its parameters and buffers. kept_bytes: what its forward keeps for a full
+    backward (B); split_kept_bytes: what its forward keeps for the input gradient (I), if the backward is split;
+    weight_kept_bytes: what the weight gradient (W) still needs after I. These three do not count the layer's input, which is a
+    value. boundary: the tensors of its output; cost: of its forward, in one unit for all layers. gradient_bytes: of its
+    parameters' gradients. peaks: the most that it makes and holds at one moment (chimera_ir/workspace.py).
 
     If split_kept_bytes is None, it equals kept_bytes. If gradient_bytes is None, it equals weight_bytes. Peaks that are None
     count as 0.
@@ -69,7 +69,7 @@ class Layer:
 class TiedLayers:
     """A parameter that several layers share. Each of these layers also counts it in its own sizes.
 
-    name: of the tied set, if the layers name it; otherwise the name of the parameter, with that of its first layer.
+    name: of the tied set, if the layers name it; otherwise the parameter's full name in the first of the layers.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -146,6 +146,7 @@ class ModelDescription:
         for shared in self.shared:  # counted with the first layer of each stage that keeps it
             by_amount = ((kept, shared.kept), (split_kept, shared.split_kept), (weight_kept, shared.weight_kept))
             for amounts, layers in by_amount:
+                # In descending order the first layer of a stage comes last, and replaces the stage's others in the dictionary.
                 for n, k in {stage_of[k]: k for k in sorted(layers, reverse=True)}.items():
                     if shared.made is None or shared.made >= cut[n][0]:
                         amounts[k] += shared.bytes
@@ -189,7 +190,7 @@ class ModelDescription:
                 input_gradient=gradients_of(self.layers[first - 1].boundary) if first else 0,
             )
             of_runs = workspace_bytes(sizes)
-            by_stage.append(tuple(int(of_runs[run][-1]) for run in Run))
+            by_stage.append(tuple(int(of_runs[run][-1]) for run in Run))  # -1: with all layers of the stage
         return by_stage
 
 

@@ -80,7 +80,10 @@ class Partition:
         return bisect_right(self.stages, layer, key=lambda stage: stage[0]) - 1
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form as a value. Raises ChimeraError E707 if it cannot be read back: its model has a long name."""
+        """Return the JSON form as a value.
+
+        Raises ChimeraError E707 if it cannot be read back, as for a model whose name has 200 characters.
+        """
         value = asdict(self)
         read_json(_adapter(), _KIND, json.dumps({**_HEAD, **value}), "the partition")
         return value
@@ -195,7 +198,7 @@ def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:
 
     A binary search finds the least possible largest sum. A dynamic program over the number of ranges finds the least sum of
     squares. Squares of sums satisfy the quadrangle inequality: the best position of a cut never decreases as the end increases.
-    So for L costs one row of the table takes L log L operations (F. F. Yao, STOC 1980).
+    So for L costs the round for one number of ranges takes L log L operations (F. F. Yao, STOC 1980).
     """
     last = len(costs)
     sums = [0, *accumulate(costs)]
@@ -225,13 +228,14 @@ def _least_bound(sums: Sequence[int], stages: int) -> int:
     """Return the least possible largest sum of a range, for `stages` ranges. sums[i]: the sum of the first i costs."""
 
     def fits(bound: int) -> bool:
+        """Return whether `stages` ranges, each with a sum of at most `bound`, can cover all costs."""
         end = 0
         for _ in range(stages):
             end = bisect_right(sums, sums[end] + bound) - 1
         return end == len(sums) - 1
 
     largest = max(b - a for a, b in pairwise(sums))
-    return largest + bisect_left(range(largest, sums[-1]), True, key=fits)
+    return largest + bisect_left(range(largest, sums[-1]), True, key=fits)  # the sum of all costs always fits
 
 
 def _row_minima(

@@ -1,7 +1,7 @@
 """The description of a preset for every size of a micro-batch and every sequence length, as JSON.
 
 Each number of a description is a sum over the terms `1`, `b`, `l`, `b l` and `b l l`, for b samples of l tokens. The file gives
-the factor of each term, or the number itself if all sizes have the same. The factors reproduce measurements exactly
+the factor of each term, or the number itself if it is the same for all sizes. The factors reproduce measurements exactly
 (tools/descriptions.py). A peak is the largest of several sums, {"most": [...]}. Equal layers that follow each other are one
 entry, with `times`; `{}` in its name stands for the number of the layer among those with this name, from 1. Memory that several
 layers share is listed under `shares`, with the layer that makes it or, if each stage makes its own, with the first that keeps
@@ -84,7 +84,10 @@ class Preset:
         return ModelDescription(name, samples, tuple(layers), tuple(tied), tuple(shared))
 
     def with_blocks(self, blocks: int) -> list[Mapping[str, Any]]:
-        """Return the layers for a model with `blocks` numbered layers. Raises ChimeraError E801 where that is not possible."""
+        """Return the layers for a model with `blocks` numbered layers. Only the entry with the most `times` changes.
+
+        Raises ChimeraError E801 where that is not possible.
+        """
         numbered = [n for n, entry in enumerate(self.layers) if "{}" in entry["name"]]
         if not numbered:
             raise refuse(
@@ -101,12 +104,12 @@ class Preset:
 
 
 def describe_command(model: str) -> str:
-    """Return the commands that measure a model and use its description, as text."""
+    """Return, as text, the command that measures a model, and the option that then uses its description."""
     return f"python -m chimerac.models describe --model {model} -o m.json; then give --model m.json"
 
 
 def _evaluated(value: Any, sizes: Mapping[str, int]) -> Any:
-    """Return a value of a file with its sums of terms evaluated."""
+    """Return a value of a file, with a number in the place of each sum of terms and of each {"most": sums}."""
     match value:
         case dict() if value and all(k in TERMS for k in value):
             return sum(factor * sizes[term] for term, factor in value.items())
@@ -121,7 +124,7 @@ def _evaluated(value: Any, sizes: Mapping[str, int]) -> Any:
 
 
 def preset_to_json(preset: Preset) -> str:
-    """Return the JSON text of a preset: one layer a line."""
+    """Return the JSON text of a preset: one entry of `layers` a line."""
     head = {"format": FORMAT, "version": 1, **{k: getattr(preset, k) for k in ("name", "samples", "seq_len", "positions")}}
     lines = ",\n  ".join(map(json.dumps, preset.layers))
     return f'{json.dumps(head)[:-1]},\n"layers": [{lines}],\n"tied": {json.dumps(list(preset.tied))}}}\n'

@@ -4,7 +4,8 @@ A profile is measured (interpreter/profiling/) or derived from published figures
 describes every field:
 
     {"format": "chimera-profile", "version": 1, "model": "gpt-small", "seq_len": 128, ...,
-    "layers": [{"name": "embedding", "parameters": 49152, "weight_bytes": 196608, ...},
+    "layers": [
+      {"name": "embedding", "parameters": 49152, "weight_bytes": 196608, ...},
       ...],
     "sizes": [
      {"samples": 4, "layers": [
@@ -110,12 +111,13 @@ class LayerTimes:
     activation_bytes: Amount
 
     def between(self, other: LayerTimes, part: float) -> LayerTimes:
-        """Return the times and bytes between these and the other ones. part: 0 for these, 1 for the others."""
+        """Return the times and bytes interpolated linearly. part: 0 for these, 1 for those of `other`."""
         mixed = {n: (1 - part) * getattr(self, n) + part * getattr(other, n) for n in TIMES.values()}
         activations = round((1 - part) * self.activation_bytes + part * other.activation_bytes)
         return LayerTimes(**mixed, activation_bytes=activations)
 
 
+# The field of LayerTimes for each operation.
 TIMES: Mapping[Op, str] = {
     Op.FWD: "forward_s",
     Op.BWD: "backward_s",
@@ -141,10 +143,11 @@ class SizeTimes:
 class Profile:
     """The times and sizes of a model on given hardware.
 
-    seq_len: tokens of a sample; None for data without tokens. precision: of the computation. processes: how many busy processes
-    shared the host during the measurement. versions: of the packages, by name. source: how these figures were found. overhead:
-    what each task takes besides its layers. sizes: sorted by their samples. point_to_point: the link between two ranks.
-    all_reduce: one entry for each number of ranks that was measured; may be empty.
+    seq_len: tokens of a sample; None for data without tokens. precision: of the computation. optimizer: the one whose state
+    `layers` counts. processes: how many busy processes shared the host during the measurement. versions: of the packages, by
+    name. source: how these figures were found. overhead: what each task takes besides its layers. sizes: sorted by their
+    samples. point_to_point: the link between two ranks. all_reduce: one entry for each number of ranks that was measured; may
+    be empty.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -211,8 +214,8 @@ class Profile:
 def all_reduce_s(measured: Sequence[AllReduceTime], link: Link, ranks: int, size: int) -> float:
     """Return how long an all-reduce of `size` bytes takes, in seconds.
 
-    For a number of ranks that was not measured, the time is that of Rabenseifner's algorithm on the link of the nearest
-    measured number, by their ratio. Of two that are equally near, the smaller one is taken. If no number was measured, the
+    For a number of ranks that was not measured, the time is that of Rabenseifner's algorithm on the link of the measured
+    number that is nearest by ratio. Of two that are equally near, the smaller one is taken. If no number was measured, the
     algorithm runs on `link`, which connects two ranks.
     """
     if not measured:

@@ -18,7 +18,7 @@ from chimerac.chimera_ir.scanning import Excerpt, Path, place_in_words
 T = TypeVar("T")
 # The field `version` of a file: the integer 1. Literal[1] would also accept true and 1.0.
 VersionOne = Annotated[int, Field(ge=1, le=1), WithJsonSchema({"const": 1, "title": "Version", "type": "integer"})]
-_QUOTE, _DOUBLE_QUOTE = "'", '"'  # pydantic quotes the values of a file with the first; findings with the second, as JSON does
+_QUOTE, _DOUBLE_QUOTE = "'", '"'  # pydantic quotes a file's values with the first, findings with the second, as JSON does
 _UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's names of this error
 _NAME_PATTERNS = (f"^{NAME.pattern}$", f"^{GROUP.pattern}$")
 
@@ -86,6 +86,7 @@ def _suggestion(e: Any, known: set[str]) -> str:
     """Return a suggestion: the field or the op that was probably meant; '' if no known one is similar."""
     word, names = "", set[str]()
     if e["type"] in _UNKNOWN_FIELD:
+        # Without the field itself: it may be known in another object of the file.
         word, names = str(e["loc"][-1]), known - {e["loc"][-1]}
     elif e["type"] == "union_tag_invalid":
         word, names = str(e["ctx"]["tag"]), set(re.findall(r"\w+", e["ctx"]["expected_tags"]))
@@ -94,6 +95,7 @@ def _suggestion(e: Any, known: set[str]) -> str:
 
 
 def _short(value: Any) -> str:
+    """Return a value as JSON of at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
 

@@ -191,7 +191,7 @@ def _is_id(number: Any) -> bool:
 
 
 def _are_ids(numbers: list[Any]) -> bool:
-    if len(numbers) == 1:
+    if len(numbers) == 1:  # the most frequent case, without the call of `_is_id`
         return type(numbers[0]) is int and 0 <= numbers[0] <= MAX_ID
     return 0 < len(numbers) <= limits.RANKS and set(map(type, numbers)) == _INT and min(numbers) >= 0 and max(numbers) <= MAX_ID
 

@@ -115,7 +115,7 @@ class _TextParser:
     """Parses a compact text line by line.
 
     streams: the instructions; fields: those of the header, as in JSON; pipes: their numbers, by name. lines: number and text of
-    each header line, by its first word and its index among the lines of pipes or of tied sets; of other lines the index is 0.
+    each header line, by (first word, index). The index counts the lines of pipes and those of tied sets; it is 0 for others.
     """
 
     def __init__(self, source: Source) -> None:
@@ -216,7 +216,7 @@ class _TextParser:
         _check_characters(line)
         key, *rest = line.split()
         nth = len(self.fields[_LISTS[key]]) if key in _LISTS else 0
-        if self.lines.setdefault((key, nth), (number, line))[0] != number:
+        if self.lines.setdefault((key, nth), (number, line))[0] != number:  # an earlier line has this key
             raise UnreadableError(f"the line '{key}' appears twice")
         match key:
             case "schedule":
@@ -227,7 +227,7 @@ class _TextParser:
                     if k not in (known := (*_SIZES, "micro_batch_size")):
                         raise UnreadableError(f"unknown size '{k}': {did_you_mean(k, known)}")
                     size: Any = [_int(x) for x in v.split("/")] if k == "micro_batch_size" else v
-                    self.fields[k] = _int(v) if _INT.fullmatch(v) else size
+                    self.fields[k] = _int(v) if _INT.fullmatch(v) else size  # pydantic refuses a wrong type later
             case "costs":
                 costs = _named_values(rest)
                 self.fields["costs"] = {k: _int(v) if k == "hop" else [_int(x) for x in v.split(",")] for k, v in costs}
@@ -269,7 +269,7 @@ class _TextParser:
         if not number or (word in _LISTS and not inner):
             return d
         key = str(inner[0]) if field in ("costs", "parameters", "limits") and inner else str(field)
-        found = re.search(rf"(?<!\S){re.escape(key)}=\S*", line)
+        found = re.search(rf"(?<!\S){re.escape(key)}=\S*", line)  # KEY=VALUE as a whole word
         span = Span(self.source, number, found.start() + 1, number, found.end() + 1) if found else None
         return replace(d, span=span or _span(self.source, number, line))
 
@@ -320,7 +320,10 @@ def _check_characters(text: str) -> None:
 
 
 def _named_values(words: list[str]) -> list[tuple[str, str]]:
-    """Return the name and the value of each NAME=VALUE. Raises UnreadableError for too many, and for a name given twice."""
+    """Return the name and the value of each NAME=VALUE; the value is '' where '=' is missing.
+
+    Raises UnreadableError for too many words, and for a name given twice.
+    """
     if len(words) > limits.FIELDS:
         raise UnreadableError(f"this line gives {len(words)} values; at most {limits.FIELDS}")
     pairs = [(k, v) for k, _, v in (word.partition("=") for word in words)]

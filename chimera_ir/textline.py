@@ -139,7 +139,8 @@ def _syntax_error(text: str) -> UnreadableError:
     if op not in _FORMS:
         return UnreadableError(f"unknown instruction '{op}': {did_you_mean(op, _FORMS)}")
     form = _FORMS[op]
-    without_zeros, names, help = re.sub(r"(?<=[\s,sm])0+(?=\d)", "", text), {*form.fields}, f"write {_usage(form)}"
+    names, help = {*form.fields}, f"write {_usage(form)}"
+    without_zeros = re.sub(r"(?<=[\s,sm])0+(?=\d)", "", text)  # without the zeros with which numbers begin
     if len(text) > limits.INSTRUCTION:
         return UnreadableError(
             f"an instruction of {op} has {len(text)} characters, at most {limits.INSTRUCTION} are read", help

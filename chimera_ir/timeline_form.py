@@ -71,7 +71,7 @@ class TimelineFile:
     name: str
 
     def of(self, program: Program) -> Timeline:
-        """Return the timeline, a bar for every row of the program in their order.
+        """Return the timeline with a bar for every row of the program, in the order of rows.
 
         Raises ChimeraError: E614 if it is of another program, E613 if its bars are not those of the program.
         """
@@ -169,8 +169,9 @@ def timeline_from_json(text: str, name: str = "<json>") -> TimelineFile:
     return TimelineFile(timeline, head.source, head.schedule, head.digest, name)
 
 
-# A number of at most 19 digits, as many as limits.TIME has. `_numbers` reports the first number that does not match.
+# A number of at most 19 digits, as many as limits.TIME has. `_numbers` reports the first item that does not match.
 _NUMBER = re.compile(r"[ \t\n\r]*(0|[1-9][0-9]{0,18})[ \t\n\r]*")
+# A list of such numbers. `*+` never goes back, so the time is linear also for a list that does not match.
 _LIST = re.compile(rf"\[(?:{_NUMBER.pattern}(?:,{_NUMBER.pattern})*+|[ \t\n\r]*)\]")
 
 

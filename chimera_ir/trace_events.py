@@ -60,7 +60,7 @@ def messages(program: Program) -> list[Message]:
 
 
 def _values_read(i: Instruction) -> list[tuple[object, ...]]:
-    """Return (name, pipe, stage, micro-batch) of the values for which an instruction waits if they come from another rank."""
+    """Return (act or grad, pipe, stage, micro-batch) of the values that an instruction waits for if another rank sends them."""
     match i:
         case Fwd():
             name = "act"
@@ -85,13 +85,14 @@ def category(i: Instruction) -> str:
 def rank_names(process: int, name: str, lanes: int = 1) -> Iterator[Event]:
     """Yield the name of a rank as a process, its place among the others, and the names of its tracks.
 
-    lanes: the number of tracks of communication. With several, slices that overlap in time can be on different tracks.
+    lanes: the number of tracks of communication, at least 1. With several, slices that overlap in time can be on
+    different tracks.
     """
     own: Event = {"ph": "M", "pid": process, "tid": TASKS}
     yield own | {"name": "process_name", "args": {"name": name}}
     yield own | {"name": "process_sort_index", "args": {"sort_index": process}}
     tracks = ["tasks", "communication", *(f"communication {n}" for n in range(2, 1 + lanes))]
-    for track, track_name in enumerate(tracks[: 1 + lanes]):
+    for track, track_name in enumerate(tracks):
         yield own | {"tid": track, "name": "thread_name", "args": {"name": track_name}}
 
 

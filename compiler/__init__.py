@@ -57,7 +57,7 @@ def compile_schedule(
 
     parameters: values by name; the others have their defaults; width: data-parallel replicas; machine: the one on which the
     program is proved to terminate; arrange: order its transfers and collectives for that machine; recompute: the stages that
-    keep only their inputs and run their forwards again, in the place of those of the text: 'all', 'none', a list such as
+    keep only their inputs and run their forwards again, instead of those that the text names: 'all', 'none', a list such as
     '0,2..5' or an iterable of numbers; None: as the text says.
     """
     one_of("machine", machine, MACHINES)
@@ -75,13 +75,13 @@ def compile_text(
     """Return the verified program of a schedule's text, with the results of all passes.
 
     name: the name of the text in messages; tied: further sets of parameters that a model ties, whose names must differ from
-    those of the text's sets; the other arguments: as of `compile_schedule`.
+    those of the text's sets; the other arguments: as for `compile_schedule`.
     """
     return compile_source(Source(name, text), *_checked_sizes(parameters, width), recompute=_chosen(recompute), tied=tied)
 
 
 def _chosen(recompute: str | Iterable[int] | None) -> StageChoice | None:
-    """Return the stages that recompute; None: those that the text names."""
+    """Return the stages that are to recompute; None if the caller chose none: the text decides then."""
     return None if recompute is None else stage_choice(recompute)
 
 

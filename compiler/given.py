@@ -40,7 +40,10 @@ class StageChoice:
 
 
 def stage_choice(given: str | Iterable[int]) -> StageChoice:
-    """Return the stages that are to recompute: 'all', 'none', a list such as '0,2..5', or numbers. Raises ChimeraError E002."""
+    """Return the stages that are to recompute. Raises ChimeraError E002.
+
+    given: 'all', 'none', a list as text such as '0,2..5', or the numbers of stages.
+    """
     expected = "give all, none, or a list of stages such as 0,2..5, where 2..5 includes 5"
     if not isinstance(given, str):
         if not isinstance(given, Iterable):
@@ -50,10 +53,10 @@ def stage_choice(given: str | Iterable[int]) -> StageChoice:
         return StageChoice(given.strip(), None if given.strip() == "all" else ())
     ranges = []
     for part in given.split(","):
-        found = _STAGES.fullmatch(part.strip())
-        if found is None:
+        bounds = _STAGES.fullmatch(part.strip())
+        if bounds is None:
             raise refuse("E002", f"recompute {shown_text(given)}: {shown(part.strip())} is no stage", help=expected)
-        low, high = int(found[1]), int(found[2] or found[1])
+        low, high = int(bounds[1]), int(bounds[2] or bounds[1])
         if low > high:
             raise refuse("E002", f"recompute {shown_text(given)}: {low}..{high} is empty", help=f"write {high}..{low}")
         ranges.append(range(low, high + 1))
@@ -148,7 +151,9 @@ def shown_text(text: str) -> str:
 def shown(value: object) -> str:
     """Return a value as messages show it, shortened if it is long."""
     if isinstance(value, Integral) and abs(value) >= 10**SHOWN:
-        return f"a number of {int(math.log10(abs(value))) + 1} digits"
+        digits = int(math.log10(abs(value))) + 1  # may be one too many or too few, as the logarithm is rounded
+        digits += (abs(value) >= 10**digits) - (abs(value) < 10 ** (digits - 1))
+        return f"a number of {digits} digits"
     try:
         return shown_text(str(value) if isinstance(value, int | float) else repr(value))
     except ValueError:  # Python writes no integer of more than 4300 digits

@@ -55,7 +55,7 @@ def library_table(columns: int | None = None) -> str:
     """Return the library as a table in text. columns: its greatest width; None for any.
 
     If one line for each schedule would be too wide, titles and sources are wrapped: beside names and parameters if MIN_COLUMNS
-    are left for them, else below the names, as the parameters are then.
+    are left for them, else below the names, and so are the parameters.
     """
     rows = [(e.name, e.parameters, e.title, f"[{e.source}]") for e in entries()]
     names_width, parameters_width, titles_width, sources_width = (max(map(len, column)) for column in zip(*rows, strict=True))
@@ -117,7 +117,8 @@ def find(name_or_path: str | os.PathLike[str], others: Iterable[str] = ()) -> So
     if not os.fspath(name_or_path):
         raise refuse("E001", "the name of the schedule is empty", help="chimerac --list names the library's schedules")
     path = Path(name_or_path)
-    # os.path returns False for a name that no file can have; pathlib raises.
+    # os.path returns False for a name that no file can have; pathlib raises. What exists but is no regular file, such as a
+    # pipe, is read, unless a schedule of the library has its name.
     if not os.path.isfile(path) and (not os.path.exists(path) or str(path) in names()):
         name = path.name.removesuffix(".sched")
         if name in names() and str(path) in (name, f"{name}.sched", f"schedules/{name}.sched"):

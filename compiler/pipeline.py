@@ -110,7 +110,7 @@ def parse_source(source: Source) -> Schedule:
 
 
 def verify_program(program: Program) -> Program:
-    """Return a program that was not compiled here if every check passes.
+    """Return the given program, which was not compiled here, if every check passes.
 
     Raises ChimeraError with the findings of the first check that fails. If the program hangs, their help says whether arranging
     it for its machine corrects it, or which tasks could be earlier.

@@ -16,6 +16,7 @@ _NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)"
 _LATENCY = re.compile(rf"{_NUMBER} ?(s|ms|us|µs|ns)")
 _BANDWIDTH = re.compile(rf"{_NUMBER} ?([kKMGT]?|[KMGT]i)B/s")
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_MAX_LATENCY_S = 1000  # as in a profile file
 
 
 def profile_names() -> list[str]:
@@ -26,9 +27,9 @@ def profile_names() -> list[str]:
 def find_profile(name_or_path: str, model: str) -> Profile:
     """Return the profile of a file, or one that comes with the project by its name or by its hardware alone.
 
-    model: the name of the model, for a name without one: p100 is bert48-p100 for bert48. A name may end in .json. A file that
-    exists is read. Another text that is not a known name is a path if it has a separator or a suffix. Raises ChimeraError: E001
-    for a file that cannot be read, E711 to E713 for a wrong file, E716 for an unknown name.
+    model: a model's name, which the profile's name may leave out: for bert48, p100 is bert48-p100. A name may end in .json. A
+    file that exists is read. Another text that is not a known name is a path if it has a separator or a suffix. Raises
+    ChimeraError: E001 for a file that cannot be read, E711 to E713 for a wrong file, E716 for an unknown name.
     """
     known = profile_names()
     is_file = os.path.lexists(name_or_path)
@@ -49,12 +50,13 @@ def link_from_text(text: str) -> Link:
     parts = [part.strip() for part in text.split(",")]
     if len(parts) == 2:
         latency, bandwidth = _LATENCY.fullmatch(parts[0]), _BANDWIDTH.fullmatch(parts[1])
-        if latency and bandwidth and float(bandwidth[1]) > 0 and float(latency[1]) * _SECONDS[latency[2]] <= 1000:
+        if latency and bandwidth and float(bandwidth[1]) > 0 and float(latency[1]) * _SECONDS[latency[2]] <= _MAX_LATENCY_S:
             return Link(float(latency[1]) * _SECONDS[latency[2]], float(bandwidth[1]) * _prefix(bandwidth[2]))
-    message = f"--link {shown_text(text)}: expected a latency and a bandwidth"
+    message = f"--link {shown_text(text)}: expected a latency, at most {_MAX_LATENCY_S:g} s, and a bandwidth above 0"
     raise refuse("E717", message, help="for instance --link 10us,12GB/s: 10 microseconds, 12 * 10^9 bytes in a second")
 
 
 def _prefix(text: str) -> int:
     """Return the factor of a prefix of bytes: k is 10^3, Ki is 2^10, '' is 1."""
+    # The exponent is the position of the letter.
     return int((1024 if text.endswith("i") else 1000) ** " KMGT".index(text[:1].upper() or " "))

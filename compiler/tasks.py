@@ -25,6 +25,7 @@ def expand(program: Program, rows: Ints) -> tuple[Ints, Ints]:
     starts = np.cumsum(sizes) - sizes
     count = sizes[operand]
     position = np.repeat(np.arange(len(rows)), count)
+    # The place of each micro-batch in its list.
     offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     return position, ids[starts[operand][position] + offset]
 
@@ -67,7 +68,7 @@ class TaskIndex:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Waits: node `target` starts at the earliest `delay` after node `source` ends.
+    """Waits: node `target` starts no earlier than `delay` after node `source` ends.
 
     Nodes are the rows of a program and, numbered after them, transfers and collectives (compiler/analyze/machines.py). A source
     of -1 never ends.

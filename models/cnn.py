@@ -46,7 +46,7 @@ class Stem(nn.Module):
 class Block(nn.Module):
     """Two convolutions, added to the input: (b, inputs, side, side) -> (b, outputs, side / stride, side / stride).
 
-    The first blocks of the second and the third group double the channels and halve the sides.
+    block: its number, from 0. The first blocks of the second and the third group double the channels and halve the sides.
     """
 
     def __init__(self, sizes: Cnn, block: int) -> None:
@@ -55,7 +55,7 @@ class Block(nn.Module):
         stride = outputs // inputs  # 2 if the channels are doubled, otherwise 1
         self.conv_1, self.norm_1 = convolution(inputs, outputs, stride=stride), norm(sizes, outputs)
         self.conv_2, self.norm_2 = convolution(outputs, outputs), norm(sizes, outputs)
-        self.shortcut = nn.Sequential()
+        self.shortcut = nn.Sequential()  # the identity
         if stride > 1:
             self.shortcut = nn.Sequential(convolution(inputs, outputs, side=1, stride=stride), norm(sizes, outputs))
 

@@ -35,7 +35,10 @@ def run_rank(script: str, arguments: list[str], environment: dict[str, str]) -> 
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
-        return int(end.code or 0)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+            return 1
+        return end.code or 0
     except BaseException:
         traceback.print_exc()
         return 1

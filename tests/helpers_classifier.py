@@ -54,7 +54,8 @@ def batch(samples: int, seed: int = 1) -> tuple[Tensor, Tensor]:
 def pipeline(program: Program | str | Path, transport: Transport, model: Net | None = None, **options: Any) -> Pipeline:
     """Return the pipeline of a rank.
 
-    model: None: `net()`. options: arguments of Pipeline; and net_layers, the layers of the pipeline if not those of the model.
+    model: by default `net()`. options: arguments of Pipeline; and net_layers, the layers of the pipeline if not those of the
+    model.
     """
     model = model or net()
     layers = options.pop("net_layers", model.layers())

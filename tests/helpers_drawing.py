@@ -50,6 +50,7 @@ def check_boxes(svg: str, panel: Panel) -> None:
     right = max(box.right for of_rank in drawn.values() for box in of_rank)
     begin, end = float(boxes.start.min()), float(boxes.end.max())
     for rank, of_rank in drawn.items():
+        # Of two boxes that begin at the same time, the upper one comes first; its `half` is smaller.
         expected = sorted(np.flatnonzero(boxes.rank == rank).tolist(), key=lambda k: (boxes.start[k], boxes.half[k]))
         assert len(of_rank) == len(expected), f"rank {rank} has {len(of_rank)} boxes"
         for k, box in zip(expected, of_rank, strict=True):
@@ -63,7 +64,7 @@ def check_boxes(svg: str, panel: Panel) -> None:
 
 def _drawn_box(path: ElementTree.Element, texts: list[tuple[str, float, float]]) -> DrawnBox:
     numbers = [float(x) for x in re.findall(r"-?\d+(?:\.\d+)?", path.get("d", ""))]
-    xs, ys = numbers[0::2], numbers[1::2]
+    xs, ys = numbers[0::2], numbers[1::2]  # x and y alternate in a path
     left, right, top, bottom = min(xs), max(xs), min(ys), max(ys)
     inside = tuple(text for text, x, y in texts if left < x < right and top < y <= bottom)
     colour = re.search(r"fill: (#\w+)", path.get("style", ""))

@@ -79,7 +79,7 @@ class _Simulation:
         self.blocking: list[_Operation | None] = [None] * program.world
         self.now: Time = 0
         self.last: Time = 0  # the end of the last task or all-reduce so far
-        self.count = count()
+        self.tie_breakers = count()
         # (time, tie-breaker, subject). The subject is (rank,) when a rank becomes free, or an operation when it leaves its
         # queues or is complete.
         self.events: list[tuple[Time, int, Any]] = []
@@ -105,7 +105,7 @@ class _Simulation:
                 self._end(heappop(self.events)[2])
 
     def _schedule(self, time: Time, subject: Any) -> None:
-        heappush(self.events, (time, next(self.count), subject))
+        heappush(self.events, (time, next(self.tie_breakers), subject))
 
     def _end(self, subject: Any) -> None:
         if isinstance(subject, _Operation):
@@ -181,6 +181,7 @@ class _Simulation:
         return issued
 
     def _send(self, g: int, i: Send) -> bool:
+        """Post a SEND of rank g; return False if the rank must wait."""
         channel = (g, i.peer)
         number = self.sends.get(channel, 0)
         if self.window == 0 and not self.has_queues and self.receives.get(channel, 0) <= number:
@@ -194,9 +195,10 @@ class _Simulation:
         return True
 
     def _post(self, g: int, peer: int, message: tuple[Channel, int], send: Send | None) -> _Operation:
-        """Post one end of a transfer, in the queue of the machine. send: None if this end is the RECV.
+        """Post one end of a transfer, in a queue of rank g if the machine has one. Return the transfer.
 
-        On a machine without queues the SEND enters a queue of its channel, since the messages of a channel follow each other.
+        message: its channel and its number there. send: None if this end is the RECV. On a machine without queues the SEND
+        enters a queue of its channel, since the messages of a channel follow each other.
         """
         operation = self.transfers.setdefault(message, _Operation(2, 0))
         if send is not None:
@@ -235,6 +237,7 @@ class _Simulation:
         return True
 
     def _cost(self, g: int, i: Task) -> Time:
+        """Return how long a task takes, with the forwards that it runs again. Updates `not_recomputed`."""
         costs, op = self.program.costs, i.op
 
         def cost_of(kind: str) -> Time:

@@ -85,7 +85,10 @@ class Host:
 
 
 def _runs(path: Path) -> bool:
-    """Return whether a process is no zombie. path: its folder in /proc."""
+    """Return whether a process is no zombie.
+
+    path: its folder in /proc. The file `stat` there has the state of the process after its name, which is in parentheses.
+    """
     return (path / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 

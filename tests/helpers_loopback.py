@@ -46,7 +46,7 @@ def deep_model(middle: int) -> Model:
 
 
 def small_model(*makers: Callable[[], nn.Module]) -> Model:
-    """Return a model of these layers, which maps the samples of tests/distributed/integers.py to logits."""
+    """Return a model of these layers, with the loss and the example of tests/distributed/integers.py."""
     layers = tuple((f"layer {k}", make) for k, make in enumerate(makers))
     return LayeredModel(name="small", layers=layers, loss=loss, example=example)
 

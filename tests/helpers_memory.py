@@ -64,13 +64,16 @@ class Meter(TorchDispatchMode):
 
     def bytes(self, without: Iterable[Tensor] = ()) -> int:
         """Return how many bytes the recorded storages hold now. without: tensors whose storages do not count."""
-        self._first_seen = {k: x for k, x in self._first_seen.items() if not x[0].expired()}
+        self._first_seen = {k: (ref, size) for k, (ref, size) in self._first_seen.items() if not ref.expired()}
         excluded = {t.untyped_storage()._cdata for t in without}
         return sum(size for k, (_, size) in self._first_seen.items() if k not in excluded)
 
 
 def predicted(program: Program, description: ModelDescription, rank: int) -> list[int]:
-    """Return the predicted bytes after each instruction of a rank, with the balanced partition (chimera_ir/lifetimes.py)."""
+    """Return the bytes that chimera_ir/lifetimes.py predicts after each instruction of a rank.
+
+    The partition is the balanced one.
+    """
     lives = lifetimes(program)
     amounts = sizes(lives, description.stage_sums(balanced(description, program.header.stages).layers))
     first, end = program.offsets[rank : rank + 2].tolist()
@@ -92,14 +95,14 @@ def weights_and_gradients(executor: Executor) -> tuple[list[Tensor], list[Tensor
 def measured(executor: Executor, batch: Batch, meter: Meter, others: Sequence[Executor] = ()) -> list[int]:
     """Run one iteration; return the bytes that the rank holds after each instruction and at the end.
 
-    Weights, gradients and the loss of each micro-batch, a scalar, are not counted. others: further executors of
-    the same stages, whose losses are not counted either.
+    Weights, gradients and the loss of each micro-batch, a scalar, are not counted. others: executors of the same
+    stages whose losses are not counted either; this one may be among them.
     """
     held: list[int] = []
 
     def note() -> None:
         weights, gradients = weights_and_gradients(executor)
-        losses = [loss for x in (executor, *others) for loss in x.iteration.losses.values()]
+        losses = [loss for each in (executor, *others) for loss in each.iteration.losses.values()]
         held.append(meter.bytes(without=[*weights, *gradients, *losses]))
 
     calls = executor.calls

@@ -46,12 +46,13 @@ class Shape:
         """Return the text of a schedule with this order block and these additional statements."""
         lines = [f"schedule drawn  ranks {self.ranks}  stages {self.stages}  window {self.window}", self.sync, statements]
         for p, (ranks, count) in enumerate(zip(self.placements, self.counts, strict=True)):
-            rank = "".join(f"if k == {s} then {r} else " for s, r in enumerate(ranks[:-1])) + str(ranks[-1])
-            lines.append(f"pipe p{p} {{ stage k on rank {rank}{self.recompute}  micro_batches {count} }}")
+            chain = "".join(f"if k == {s} then {r} else " for s, r in enumerate(ranks[:-1])) + str(ranks[-1])
+            lines.append(f"pipe p{p} {{ stage k on rank {chain}{self.recompute}  micro_batches {count} }}")
         return "\n".join([line for line in lines if line] + [order]) + "\n"
 
     def recomputes(self, stage: int) -> bool:
         """Return whether the forwards of a stage are run again."""
+        # The only condition that `shapes` draws is "when k % 2 == 0".
         return bool(self.recompute) and ("when" not in self.recompute or stage % 2 == 0)
 
     def stages_of(self, rank: int) -> list[PipeStage]:
@@ -61,7 +62,7 @@ class Shape:
 
 @st.composite
 def shapes(draw: DrawFn) -> Shape:
-    """Draw placements: looped, in waves, several stages and pipes on one rank, ranks without stages."""
+    """Draw any placements: a rank may have several stages and pipes, or none."""
     ranks, stages = draw(st.integers(1, 4)), draw(st.integers(1, 5))
     counts = tuple(draw(st.lists(st.integers(0, 4), min_size=1, max_size=3).filter(any)))
     place = st.tuples(*[st.integers(0, ranks - 1)] * stages)
@@ -84,9 +85,10 @@ KEYS = ["m", "s", "p", "r", "m - s", "s*m % 3", "min(s, m)", "if s > m then p el
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit. signs: +1 or -1 by kind of task; scope: whether it counts per rank, stage or pipe; values: by rank.
+    """A limit of `order greedy`.
 
-    If `signs` has R, only micro-batches that have an R on the stage are counted.
+    signs: +1 or -1 by kind of task; scope: whether it counts per rank, stage or pipe; values: the most, by rank. If
+    `signs` has R, only micro-batches that have an R on the stage are counted.
     """
 
     signs: dict[str, int]
@@ -94,9 +96,10 @@ class Limit:
     values: tuple[int, ...]
 
     def text(self) -> str:
-        sides = " ".join(("+ " if sign > 0 else "- ") + kind for kind, sign in self.signs.items()).removeprefix("+ ")
+        """Return the limit as a statement of the order block."""
+        counted = " ".join(("+ " if sign > 0 else "- ") + kind for kind, sign in self.signs.items()).removeprefix("+ ")
         chain = "".join(f"if r == {r} then {v} else " for r, v in enumerate(self.values[:-1])) + str(self.values[-1])
-        return f"limit {sides} <= ({chain})" + ("" if self.scope == "rank" else f" per {self.scope}")
+        return f"limit {counted} <= ({chain})" + ("" if self.scope == "rank" else f" per {self.scope}")
 
 
 @dataclass(frozen=True)
@@ -223,6 +226,8 @@ class ListingCase:
             (f"{kind} p{p}", [x for x in stages if x[0] == p]),
             (kind, stages),
         ):
+            # A W without a micro-batch means the oldest pending one. Another kind must match one stage, and means the
+            # next micro-batch there.
             oldest = next((weight for weight in pending if weight[0] in matching), None)
             if len(ids) == 1 and (oldest == ((p, s), ids[0]) if kind == "W" else matching == [(p, s)] and next_id == ids[0]):
                 texts.append(text)

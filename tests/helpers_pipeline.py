@@ -63,7 +63,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def batch(number: int, micro_batches: int) -> tuple[Tensor, Tensor]:
-    """Return random inputs and targets (micro_batches * SAMPLES, LENGTH). number: of the batch; it seeds the tokens."""
+    """Return random inputs and targets, each (micro_batches * SAMPLES, LENGTH). number: seeds the tokens."""
     generator = torch.Generator().manual_seed(number)
     tokens = torch.randint(0, VOCABULARY, (micro_batches * SAMPLES, LENGTH + 1), generator=generator)
     return tokens[:, :-1], tokens[:, 1:]
@@ -80,18 +80,19 @@ def in_loopback(
 ) -> list[T]:
     """Create the pipeline of every rank, call `run` with it, and return the results by rank.
 
-    given: what the pipeline gets as its schedule, if that is not `schedule`. options: further arguments of Pipeline.
+    make: returns the model, on every rank; given: what the pipeline gets as its schedule, if that is not `schedule`;
+    options: further arguments of Pipeline.
     """
     program = compile_schedule(schedule, parameters, width).program
 
-    def rank(transport: Transport) -> T:
+    def run_rank(transport: Transport) -> T:
         model = make()
         layers = {"layers": model.layers, "model": model} if isinstance(model, Decoder) else {"layers": model}
         sizes = {} if isinstance(given, Program) else parameters
         common = {"loss": cross_entropy, "inputs": batch(0, 1)[0], "width": width, "transport": transport}
         return run(Pipeline(schedule=given or schedule, parameters=sizes, **{**layers, **common, **options}))
 
-    return run_in_loopback(program, rank, seed=1)
+    return run_in_loopback(program, run_rank, seed=1)
 
 
 def one_process(model: nn.Module, number: int, micro_batches: int, autocast: torch.dtype | None = None) -> float:
@@ -106,5 +107,5 @@ def one_process(model: nn.Module, number: int, micro_batches: int, autocast: tor
 
 
 def gradients(module: nn.Module | Pipeline) -> dict[str, Tensor]:
-    """Return copies of the gradients, by the name of their parameter."""
+    """Return copies of the gradients by the names of their parameters, without parameters that have none."""
     return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}

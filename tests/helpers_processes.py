@@ -27,6 +27,7 @@ TINY = ["--model", "gpt-nano", "--seq-len", "32"]
 UNCHECKED = ["--no-check-gradients", "--eval-samples", "1"]  # a run with these options starts and ends sooner
 QUICK = [RUN, "schedules/chimera.sched", "-p", "D=2", "-p", "N=2", *TINY, *UNCHECKED]
 LONG = [*QUICK, "--iterations", "1000000"]
+# Of the processes that are started here: without the variables by which a process is a rank.
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")} | {
     "OMP_NUM_THREADS": "1",
     "PYTHONPATH": str(ROOT),
@@ -107,9 +108,9 @@ def wait_until(happens: Callable[[], object], process: subprocess.Popen[str], wi
 
 
 def wait_for_iteration(process: subprocess.Popen[str]) -> list[int]:
-    """Wait until a training has printed the line of an iteration. Return the children of its process: of a launcher, the ranks.
+    """Wait until a training has printed the line of an iteration. Return the child processes of its process.
 
-    Fails if the training ends first.
+    The children of a launcher are the ranks. Fails if the training ends first.
     """
     assert process.stdout is not None
     while not (line := process.stdout.readline()).startswith("iteration"):
@@ -128,7 +129,7 @@ def free_port() -> int:
 
 
 def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """Return the environment variables of a rank that torchrun sets and the runtime needs. All ranks are on this host."""
+    """Return a rank's environment variables that torchrun sets and the runtime needs. All ranks are on this host."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
     return {k: str(v) for k, v in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"}
 

@@ -59,6 +59,8 @@ def schedules(draw: DrawFn) -> str:
         forward_stride, forward_slope = draw(st.integers(1, 3)), draw(st.integers(-2, 5))
         forward_start = draw(st.integers(0, 9))
         backward_stride, backward_slope = draw(st.integers(1, 3)), draw(st.integers(-2, 5))
+        # `2 * size`: a group of forwards has the time of its first micro-batch. With the slope -2 this is up to
+        # 2 * (size - 1) later than the time of its last one.
         delay = max(0, forward_slope - backward_slope) * count + 2 * size + draw(st.integers(0, 6))
         backward_start = forward_start + forward_stride * stages + delay
         number = f"(s*{count} + m)*{4 * len(counts)} + {4 * p}"
@@ -68,7 +70,8 @@ def schedules(draw: DrawFn) -> str:
             f"F p{p}(s, m{group}) at ({offset + forward_start} + {forward_stride}*s + {forward_slope}*m)*{scale} + {number}"
         )
         backward = f"({offset + backward_start} + {backward_stride}*(S - 1 - s) + {backward_slope}*m)*{scale} + {number}"
-        if "recompute" in places and draw(st.booleans()):  # in the same logical time as the backward, before it
+        # An R has the logical time of the backward, and a smaller tick. It may exist only where its stage recomputes.
+        if "recompute" in places and draw(st.booleans()):
             of_stage = re.search(r"recompute when (s [%>] \d(?: == 0)?)", places)
             condition = f"{of_stage[1] if of_stage else 's >= 0'}{draw(st.sampled_from(['', ' and m % 2 == 0']))}"
             rules.append(f"R p{p}(s, m) when {condition} at {backward}")

@@ -1,9 +1,10 @@
 """The symbolic reference: it executes a program on symbols and shares no code with the verifier.
 
 A value is the term by which it is computed, so two gradients are equal exactly if the same tasks computed them from the
-same inputs. Channels are first in, first out. On `window` and `rendezvous` a channel has its window. The windows and queues of
-`paired` and `serial` are not simulated (tests/proof/model.py does that). A message does not name its values: a RECV gets
-whatever was sent. A rank's collectives run one at a time. The next rank to run is drawn at random.
+same inputs. Channels are first in, first out. Windows are simulated on the machines `window` and `rendezvous`. The
+windows and queues of `paired` and `serial` are not simulated here, but in tests/proof/model.py. A message does not name
+its values: a RECV gets whatever was sent. A rank's collectives run one at a time. The next rank to run is drawn at
+random.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Execution:
         self.header = program.header
         self.training = program.header.kind == "training"
         windows = {"rendezvous": 0, "window": program.header.window}
-        # How many SENDs of a channel may be incomplete. On other machines any number, and there are at most len(program).
+        # How many SENDs of a channel may be incomplete. On other machines any number may be: len(program) is no limit.
         self.window = windows.get(program.header.machine, len(program))
         self.streams = streams
         self.position = [0] * program.world
@@ -51,12 +52,12 @@ class Execution:
         }
         self.groups = {f"stage {s}": (s,) for s in range(self.header.stages)} | {t.name: t.stages for t in self.header.tied}
         self.sums: dict[str, dict[int, list[Counter[Term]]]] = {}  # group -> rank -> its contributions
-        self.launched: list[list[AllReduce]] = [[] for _ in self.streams]
+        self.launched: list[list[AllReduce]] = [[] for _ in self.streams]  # by rank: its collectives, in order
         self.done: Counter[Term] = Counter()  # (kind of task, replica, stage, micro-batch) -> how often it ran
         self.losses: set[Term] = set()
 
     def run(self) -> None:
-        """Run every stream to its end. Raises WrongError."""
+        """Run every stream to its end. Raises WrongError if the ranks deadlock or an instruction is wrong."""
         unfinished = [g for g, s in enumerate(self.streams) if s]
         while unfinished:
             self.random.shuffle(unfinished)
@@ -111,6 +112,7 @@ class Execution:
                     self.buffers[g][key] = False
                 return True
             case AllReduce():
+                # An ALLREDUCE names the first stage of its group.
                 if min(self.groups.get(i.group, (-1,))) != i.stage:
                     raise WrongError(f"there is no group {i.group} at stage {i.stage}")
                 self.sums.setdefault(i.group, {}).setdefault(g, []).append(self.contribution(g, i.group))
@@ -124,7 +126,7 @@ class Execution:
         return sum((self.gradient[g].get(stage, Counter()) for stage in self.groups[group]), Counter())
 
     def take(self, g: int, key: Term) -> Term:
-        """Return a value that rank g has stored. Raises WrongError if it has not."""
+        """Return a value that rank g has stored. Raises WrongError if the rank does not have it."""
         if key not in self.store[g]:
             raise WrongError(f"rank {g} has no {key}")
         return self.store[g][key]
@@ -153,11 +155,11 @@ class Execution:
             raise WrongError(f"rank {g}: no second task overlaps with {i}")
         if not all(self.arrived(g, key) for x in (i, other) for key in self.reads(x)):
             return False
-        for key in self.reads(other):
+        for key in self.reads(other):  # it must have these values before the first task runs
             self.take(g, key)
         if not (self.task(g, i) and self.task(g, other)):
             raise WrongError(f"rank {g}: {other} waits for {i}")
-        self.position[g] += 1
+        self.position[g] += 1  # past the first task; `run` adds 1 for the second
         return True
 
     def reads(self, i: AnyTask) -> list[Term]:
@@ -167,8 +169,8 @@ class Execution:
         gradient is computed from; only input: what a forward keeps instead of `kept` if a RECOMPUTE runs it again.
         """
         values = {"FWD": ["act"] if i.stage > 0 else [], "BWD_WEIGHT": ["inner"], "RECOMPUTE": ["only input"]}
-        others = ["kept", "grad"] if i.stage < self.header.stages - 1 else ["kept"]
-        return [(value, i.pipe, i.stage, m) for value in values.get(i.op, others) for m in i.micro_batches]
+        of_backward = ["kept", "grad"] if i.stage < self.header.stages - 1 else ["kept"]
+        return [(value, i.pipe, i.stage, m) for value in values.get(i.op, of_backward) for m in i.micro_batches]
 
     def task(self, g: int, i: AnyTask) -> bool:
         """Run a task and return True, or return False if it must wait for a value."""
@@ -252,6 +254,7 @@ class Execution:
             for i in stream:
                 if isinstance(i, AllReduce):
                     by_group.setdefault(i.group, set()).add(i.ranks)
+        # `set(*ranks)`: the members in the only tuple of `ranks`
         if any(len(ranks) != 1 or set(*ranks) != set(self.sums[group]) for group, ranks in by_group.items()):
             raise WrongError("members of one all-reduce name different ranks")
         self.run_sums()
@@ -259,9 +262,8 @@ class Execution:
     def run_sums(self) -> None:
         """Run the collectives: on every rank one at a time, in the order in which it launched them. Raises WrongError."""
         while any(self.launched):
-            next_sum = next(
-                (x[0] for x in self.launched if x and all(self.launched[r][:1] == [x[0]] for r in x[0].ranks)), None
-            )
+            heads = [own[0] for own in self.launched if own]
+            next_sum = next((i for i in heads if all(self.launched[r][:1] == [i] for r in i.ranks)), None)
             if next_sum is None:
                 raise WrongError("collectives wait for each other in a cycle")
             for r in next_sum.ranks:

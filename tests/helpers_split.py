@@ -13,6 +13,8 @@ from chimerac.interpreter.runtime.split import Splitting
 
 
 class Attention(nn.Module):
+    """Causal self-attention with two heads."""
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
@@ -60,6 +62,7 @@ class Raw(nn.Module):
 
 
 def with_norm(norm: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """Return a function that makes a module with this norm between linear maps."""
     return lambda: nn.Sequential(nn.Linear(8, 8), norm(), nn.GELU(), nn.Linear(8, 3))
 
 
@@ -69,13 +72,16 @@ def convolutions() -> nn.Module:
 
 
 def sequence() -> Tensor:
+    """Return a random input (samples, positions, features)."""
     return torch.randn(4, 3, 8, dtype=torch.float64)
 
 
 def ids() -> Tensor:
+    """Return random tokens (samples, positions)."""
     return torch.randint(0, 11, (4, 3))
 
 
+# By name: a function that makes the module, and one that makes its input.
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "linear": (lambda: nn.Linear(8, 6), sequence),
     "no bias": (lambda: nn.Linear(8, 6, bias=False), sequence),

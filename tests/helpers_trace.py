@@ -25,7 +25,8 @@ Event = dict[str, Any]
 def events_of(path: Path) -> list[Event]:
     """Return the events of a trace, after checks of its format.
 
-    Events have their fields. Slices of one track do not overlap. Every arrow has one start and one end, each within a slice.
+    Each event has the fields of its phase. Slices of one track do not overlap. Every arrow has one start and one end,
+    each within a slice.
     """
     events: list[Event] = json.loads(path.read_text())["traceEvents"]
     for e in events:
@@ -43,6 +44,7 @@ def events_of(path: Path) -> list[Event]:
     starts, ends = ({e["id"]: e for e in phase(events, ph)} for ph in "sf")
     assert len(starts) == len(phase(events, "s")) and len(ends) == len(phase(events, "f")) and starts.keys() == ends.keys()
     for start, end in ((starts[id], ends[id]) for id in starts):
+        # bp "e": the arrow ends at the slice around this time, not at the next one.
         assert (start["name"], start["cat"], end["bp"]) == (end["name"], end["cat"], "e")
         for e in (start, end):
             assert any(s["ts"] <= e["ts"] <= s["ts"] + s["dur"] for s in slices[e["pid"], e["tid"]]), f"in no slice: {e}"
@@ -85,7 +87,7 @@ def slice_at(events: list[Event], arrow: Event) -> Event:
 
 
 def accumulator(folder: Path) -> Any:
-    """Return what TensorBoard reads from a folder."""
+    """Return TensorBoard's reader of a folder, after it has read the files."""
     # Imported here, because the tests of traces need no tensorboard.
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -94,12 +96,12 @@ def accumulator(folder: Path) -> Any:
 
 def images(folder: Path) -> dict[str, list[tuple[int, int, int, bytes]]]:
     """Return the pictures that TensorBoard reads from a folder, by tag: step, width, height and bytes of the file."""
-    found = accumulator(folder)
-    tags = found.Tags()["images"]
-    return {tag: [(e.step, e.width, e.height, e.encoded_image_string) for e in found.Images(tag)] for tag in tags}
+    reader = accumulator(folder)
+    tags = reader.Tags()["images"]
+    return {tag: [(e.step, e.width, e.height, e.encoded_image_string) for e in reader.Images(tag)] for tag in tags}
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Return the scalars that TensorBoard reads from a folder, by tag: pairs of step and value."""
-    found = accumulator(folder)
-    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+    reader = accumulator(folder)
+    return {tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}

@@ -148,7 +148,7 @@ def attempt(kind: str) -> Outcome:
         torch.manual_seed(SEED)
         batches = [_random(fields, SAMPLES * MICRO_BATCHES) for _ in range(ITERATIONS)]
         try:
-            model = huggingface(path, fields, loss=_mean, targets=batches[0][1][:SAMPLES], layers=layers.split())
+            model = huggingface(path, fields, loss=_mean_loss, targets=batches[0][1][:SAMPLES], layers=layers.split())
         except ChimeraError as error:
             first = error.diagnostics[0]
             return Outcome(model_class.__name__, finding=f"{first.code}: {first.message}")
@@ -176,13 +176,13 @@ def _random(fields: Fields, count: int) -> tuple[dict[str, Tensor], Tensor]:
     return made, torch.randint(0, CLASSES, (count,)) if is_image else torch.randint(FIRST_TOKEN, VOCABULARY, (count, LENGTH))
 
 
-def _mean(logits: Tensor | tuple[Tensor, ...], targets: Tensor) -> Tensor:
+def _mean_loss(logits: Tensor | tuple[Tensor, ...], targets: Tensor) -> Tensor:
     first = logits if isinstance(logits, Tensor) else logits[0]
     return F.cross_entropy(first.flatten(0, -2), targets.flatten())
 
 
 def _plain_loss(module: nn.Module, fields: Mapping[str, Tensor], targets: Tensor) -> Tensor:
-    return _mean(logits_of(module(**fields)), targets)
+    return _mean_loss(logits_of(module(**fields)), targets)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

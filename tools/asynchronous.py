@@ -34,8 +34,8 @@ def seconds_per_micro_batch(scheme: Scheme, stages: Sequence[Stage], micro_batch
     """Return how long a micro-batch takes in the steady state: as long as in the slowest stage.
 
     PipeDream updates the weights after every micro-batch, and 2BW after `micro_batches`. Before an update the replicas
-    all-reduce their gradients. hidden: whether this all-reduce runs at the same time as the tasks of the update. If so, the
-    longer of the two times counts. Otherwise the two are added.
+    all-reduce their gradients. hidden: whether this all-reduce runs at the same time as the tasks of these micro-batches. If
+    so, the longer of the two times counts. Otherwise the two are added.
     """
     per_update = micro_batches if scheme == "PipeDream-2BW" else 1
     combine: Callable[[float, float], float] = max if hidden else operator.add

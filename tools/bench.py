@@ -81,7 +81,7 @@ class Case:
 
     @property
     def speedup(self) -> float:
-        """Return how many times as long torch takes."""
+        """Return the time of torch divided by ours."""
         return statistics.median(self.theirs) / statistics.median(self.ours)
 
 
@@ -133,7 +133,7 @@ def uses(program: Program) -> dict[str, Any]:
 
 
 def simulated_links(program: Program) -> Simulation:
-    """Return the simulation with tasks of 5 ms, links, and all-reduces that take time."""
+    """Return the simulation with tasks of 5 ms, and links that carry messages of 4 MiB and all-reduces of 64 MiB."""
     tasks = {op: [0.005] * program.header.stages for op in TIMES}
     network = Network(Link(latency_s=1e-5, bytes_per_s=1e10))
     durations = measured_durations(program, tasks, network, message_bytes=lambda *_: 2**22, reduced_bytes=lambda _: 2**26)
@@ -348,6 +348,8 @@ def main() -> int:
     p.add_argument("--write", action="store_true", help="record the result in docs/speed.md")
     p.add_argument("--child", nargs=2, metavar=("WHAT", "NAME"), help=argparse.SUPPRESS)
     options = p.parse_args()
+    if options.quick and options.write:
+        p.error("--quick leaves out sizes that docs/speed.md has: record without it")
     if options.child:
         what, name = options.child
         print(json.dumps(CHILDREN[what](name)))

@@ -42,10 +42,11 @@ def chimera(first: nn.Module, last: nn.Module, tokens: Tensor, groups: Sequence[
     own, other = parts[rank * len(parts) // 2 :][: len(parts) // 2], parts[peer * len(parts) // 2 :][: len(parts) // 2]
     with torch.no_grad():
         shape = first(parts[0])[0].shape
-    flat_of_first, flat_of_last = (_flat_gradients(half) for half in (first, last))
+    gradients_of_first, views_of_first = _flat_gradients(first)
+    gradients_of_last, views_of_last = _flat_gradients(last)
 
     def iterate() -> None:
-        for gradients, views in (flat_of_first, flat_of_last):
+        for gradients, views in ((gradients_of_first, views_of_first), (gradients_of_last, views_of_last)):
             gradients.zero_()
             for p, view in views:
                 p.grad = view
@@ -63,10 +64,10 @@ def chimera(first: nn.Module, last: nn.Module, tokens: Tensor, groups: Sequence[
             assert x.grad is not None
             sent.append((dist.isend(x.grad, peer, outgoing), x))
             if k == len(own) - 1:  # the gradients of the last half are complete
-                launched = [dist.all_reduce(flat_of_last[0], group=groups[3], async_op=True)]
+                launched = [dist.all_reduce(gradients_of_last, group=groups[3], async_op=True)]
             receives[1].wait()
             torch.autograd.backward(y, gradient)
-        launched.append(dist.all_reduce(flat_of_first[0], group=groups[2], async_op=True))
+        launched.append(dist.all_reduce(gradients_of_first, group=groups[2], async_op=True))
         for work, _ in sent:
             work.wait()
         for all_reduce in launched:

@@ -141,7 +141,7 @@ class BareLoop:
             outputs = module(x)
             if stage == self.last:
                 outputs = (self.model.loss(outputs, (self.parts[key[2]],))[0] / self.divisor,)
-        outputs[0].detach()  # what is sent, or added to the loss
+        outputs[0].detach()  # a real loop would send this, or add it to the loss of the iteration
         self.kept[key] = outputs[0], splitting
 
     def forward_to_recompute(self, module: Stage, stage: int, key: Key, is_split: bool) -> None:

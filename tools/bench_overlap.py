@@ -74,7 +74,7 @@ class Variant:
 
 
 def measure(run: Run, rounds: int) -> list[dict[str, Any]]:
-    """Run as one rank: return the measured variants of a run, as dicts of their fields."""
+    """Measure a run on this rank, together with the other ranks. Return its variants as dicts of their fields."""
     link = SlowLink()
     pipes = {sync: pipeline_of(run.program(sync), GPT, link) for sync in SYNCS}
     variants = {f"{sync} {gigabits}": Variant(sync, gigabits, [], []) for gigabits in GIGABITS for sync in SYNCS}
@@ -113,7 +113,7 @@ def check_sums(run: Run, pipes: dict[str, BoundPipeline]) -> None:
 
 
 def measure_all(rounds: int) -> dict[str, Any]:
-    """Run as one rank: return the measured variants of every run on this number of ranks, by its name in RUNS."""
+    """Measure every run that has this number of ranks. Return what `measure` returns for each, by its name in RUNS."""
     found = {}
     for name, run in RUNS.items():
         if run.ranks == dist.get_world_size():

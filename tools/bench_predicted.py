@@ -39,7 +39,7 @@ from tools.bench_timed import MESSAGE
 from tools.delayed import Delayed
 
 PAGE = ROOT / "docs" / "profile.md"
-UNIT_MS = 25  # of a unit of cost, with timed stages
+UNIT_MS = 25  # the time of a unit of cost, with timed stages
 DELAYS_MS = (0, 10)
 REPEATS = 20  # of each measurement of messages and all-reduces
 TIMED = ("gpipe", "1f1b", "chimera", "zb_h1")
@@ -93,7 +93,7 @@ class Row:
 class Run:
     """An iteration that this rank can run.
 
-    predict: returns its row, without the measured time. before: called before each run, for what is measured then.
+    predict: returns its row, without the measured time. before: called before each run; for the GPT it measures the layers.
     """
 
     delay_ms: int
@@ -172,7 +172,7 @@ def _gradient_bytes(_: object) -> int:
 
 
 def measure(rounds: int) -> list[dict[str, Any]]:
-    """Run as one rank: return all rows for this number of ranks."""
+    """Measure on this rank, together with the other ranks. Return all rows for this number of ranks, as dicts."""
     transport = Delayed()
     progress(f"{transport.world} ranks: the profile")
     link, all_reduce_times = point_to_point(transport, REPEATS), all_reduces(transport, REPEATS)

@@ -91,9 +91,9 @@ def ratios(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]
     return low, median, high
 
 
-def ratio_cells(found: tuple[float, float, float]) -> tuple[str, str]:
-    """Return the cells of a table for what `ratios` has found: the median, and the quartiles."""
-    low, median, high = found
+def ratio_cells(quartiles: tuple[float, float, float]) -> tuple[str, str]:
+    """Return two cells of a table: the median, and the other two quartiles. quartiles: as `ratios` returns them."""
+    low, median, high = quartiles
     return f"{median:.3f}", f"{low:.3f} to {high:.3f}"
 
 

@@ -46,7 +46,7 @@ EAGER = "chimera, sync eager"
 V_SHAPED = {"ZBV": ScheduleZBVZeroBubble, "DualPipeV": ScheduleDualPipeV}
 THEIRS: dict[str, Any] = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B, "Interleaved1F1B": ScheduleInterleaved1F1B, **V_SHAPED}
 RUNS = {"GPT, N=8": (GPT, 8), "GPT, N=16": (GPT, 16), "tiny, N=64": (TINY, 64)}  # the model, and N
-# By run: the names of two times, and the most that the first divided by the second may be; None: the least is EFFICIENCY.
+# By run: the names of two times, and the most that the first divided by the second may be; None: EFFICIENCY is the least.
 GOALS = {
     "GPT, N=8": [
         ("ours 1f1b", "torch 1F1B", 0.98),
@@ -122,9 +122,10 @@ def alone(z: Sizes, micro_batches: int) -> Callable[[], None]:
 def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
     """Return what this rank has measured of every runner, which is one of the loops that are compared.
 
-    times: by runner, the seconds of each round; also those of `ideal` and of `best of torch`. counts: by schedule of ours, the
-    instructions of this rank. waits: by runner of a schedule of ours, for each round the seconds in which the rank waited for
-    values, for sends and for all-reduces. best: the runner of torch's best schedule.
+    times: by runner, the seconds of each round; also those of `ideal`, which is `alone` divided by RANKS, and of `best of
+    torch`. counts: by schedule of ours, the number of instructions of this rank. waits: by runner of a schedule of ours, for
+    each round the seconds in which the rank waited for values, for sends and for all-reduces. best: the runner of torch's
+    fastest schedule.
     """
     transport, counts, pipes = Gloo(), {}, dict[str, BoundPipeline]()
     runners: dict[str, Callable[[], None]] = {"alone": alone(z, micro_batches)}

@@ -1,11 +1,11 @@
-"""What a search over orders finds: python -m tools.bench_search [--time SECONDS] [--group GROUP] [--shipped] [--write].
+"""What a search over orders finds: python -m tools.bench_search [--time SECONDS] [--group GROUP] [--placements] [--write].
 
 There are three groups of settings: `uneven`, 20 with uneven stages and links; `small`, 20 small ones, also uneven; `published`,
 placements with equal stages. Each setting is searched for some time. A row has the best schedule of the library that needs no
 more memory, what was found, and the bound. It also has the makespan of the best such schedule whose order no search has found.
 Every order that is found is written as a text and compiled, and its certificate is checked. --shipped searches nothing: it
-compares what is recorded in docs/searched/ with the library of today, which may have more schedules. --write records settings
-and rows there.
+compares what is recorded in docs/searched/ with the library of today, which may have more schedules. --placements
+searches the settings of `uneven` with other placements, and adds that to the recorded rows. --write records settings and rows there.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from typing import Any
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import Op
 from chimerac.compiler import compile_schedule, compile_text
+from chimerac.compiler.command.search import PLACEMENTS
 from chimerac.compiler.library import names
 from chimerac.compiler.search.certificate import certificate
 from chimerac.compiler.search.check import problems
 from chimerac.compiler.search.from_program import problem_of
 from chimerac.compiler.search.given import Given
 from chimerac.compiler.search.known_orders import library_orders, order_of
-from chimerac.compiler.search.orders import search
+from chimerac.compiler.search.orders import State, search
+from chimerac.compiler.search.placements import best_placement
 from chimerac.compiler.search.problem import Pipe, Problem
 from chimerac.compiler.search.text import schedule_text
 from tools import ROOT
@@ -108,16 +110,17 @@ def published() -> Iterator[Setting]:
 
 
 def makespans_of_library(problem: Problem) -> dict[str, int]:
-    """Return the makespan of each schedule of the library that needs no more memory, by its name.
+    """Return the makespan of each schedule of the library that needs no more memory than the problem allows, by its name.
 
-    Its order is taken as it is written. Such a schedule has the same numbers of ranks, stages and micro-batches, keeps the
-    limits, and has at most as many copies of weights on a rank. Its placement may differ. A schedule that recomputes is left
-    out. If the problem splits the backward, a schedule that does not split it has B = I + W. If the problem does not split it,
-    schedules that do are left out. Makespans are integers, as the times of the problem.
+    Its order is taken as it is written. Such a schedule has the same numbers of ranks, stages and micro-batches as the problem,
+    keeps the limits, and has at most as many copies of weights on a rank. Its placement may differ. A schedule that recomputes
+    is left out. If the problem splits the backward, a schedule that does not split it has B = I + W. If the problem does not
+    split it, schedules that do are left out. Makespans are integers, like the times of the problem.
     """
     found: dict[str, int] = {}
     copies = weight_copies(problem.pipes)
     sizes = {"D": problem.ranks, "N": sum(pipe.micro_batches for pipe in problem.pipes)}
+    # The durations of `problem` are those of F and B, or of F, I and W.
     unsplit = replace(
         problem, kinds="FB", durations=(problem.durations[0], tuple(map(sum, zip(*problem.durations[1:], strict=True))))
     )
@@ -129,6 +132,7 @@ def makespans_of_library(problem: Problem) -> dict[str, int]:
             except ChimeraError:  # it has no such parameter, or cannot run at these sizes
                 continue
             h, is_split = program.header, bool((program.table.op == Op.BWD_INPUT).any())
+            # With the micro-batch size (1, 1), micro-batches have the given size, and not a fraction of it.
             has_sizes = (h.ranks, h.stages, h.micro_batches, h.micro_batch_size) == (*sizes_of(problem), (1, 1))
             if not has_sizes or program.recomputed_stages or (is_split and problem.kinds == "FB"):
                 continue
@@ -158,7 +162,7 @@ def sizes_of(problem: Problem) -> tuple[int, int, int]:
 
 
 def weight_copies(pipes: Sequence[Pipe]) -> int:
-    """Return the most copies of stages on a rank."""
+    """Return the number of copies of stages on the rank that has most."""
     held = {(r, s) for pipe in pipes if pipe.micro_batches for s, r in enumerate(pipe.placement)}
     return max(Counter(r for r, _ in held).values())
 
@@ -169,19 +173,39 @@ def run(setting: Setting, seconds: float) -> dict[str, Any]:
     shipped = shipped_figures(problem)
     begun = time.monotonic()
     state = search(problem, library_orders(problem), seconds, setting.seed)
-    assert state.best is not None, "the search found no order"
-    text, compiled = schedule_text(problem, state.best, "found", [], ["sync eager"])
-    found = json.loads(certificate(state, "found", compiled.program.digest))
-    assert not list(problems(found, compile_text(text).program)), "the certificate of what was found is wrong"
-    busy = max(problem.busy())
+    makespan, busy = checked_makespan(state), max(problem.busy())
     return {
         **shipped,
-        "makespan": float(state.best.makespan / problem.scale),
+        "makespan": float(makespan / problem.scale),
         "bound": float(state.bound / problem.scale),
-        "bubble": float((state.best.makespan - busy) / problem.scale),
+        "bubble": float((makespan - busy) / problem.scale),
         "least_bubble": float((state.bound - busy) / problem.scale),
         "proved": state.is_proved,
         "by": state.best_by,
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+
+
+def checked_makespan(state: State) -> int:
+    """Return the makespan of the best order. It is written as a text and compiled, and its certificate is checked."""
+    assert state.best is not None, "the search found no order"
+    text, compiled = schedule_text(state.problem, state.best, "found", [], ["sync eager"])
+    found = json.loads(certificate(state, "found", compiled.program.digest))
+    assert not list(problems(found, compile_text(text).program)), "the certificate of what was found is wrong"
+    return state.best.makespan
+
+
+def run_placements(setting: Setting, seconds: float) -> dict[str, Any]:
+    """Search one setting as `chimerac search --placements` does, check the result, and return its figures."""
+    problem, begun = setting.problem(), time.monotonic()
+    placed = best_placement(problem, library_orders(problem), PLACEMENTS * seconds, setting.seed)
+    state = search(placed.problem, [("placed", placed.order)], (1 - PLACEMENTS) * seconds, setting.seed)
+    return {
+        "placements": [pipe.placement for pipe in state.problem.pipes],
+        "makespan": float(checked_makespan(state) / problem.scale),
+        "bound": float(state.bound / problem.scale),
+        "bound_of_every_placement": float(placed.bound / problem.scale),
+        "proved": state.is_proved,
         "seconds": round(time.monotonic() - begun, 1),
     }
 
@@ -207,25 +231,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--time", type=float, default=60, help="seconds for each setting, default 60")
     parser.add_argument("--group", choices=GROUPS, help="only these settings")
+    parser.add_argument("--placements", action="store_true", help="search other placements of the settings of uneven")
     parser.add_argument("--shipped", action="store_true", help="only compare the recorded orders with the library again")
     parser.add_argument(
         "--unproved", action="store_true", help="search only settings whose recorded order is not proved optimal"
     )
     parser.add_argument("--write", action="store_true", help=f"write settings and rows to {FOLDER.relative_to(ROOT)}/")
     options = parser.parse_args()
-    for group in [options.group] if options.group else GROUPS:
+    if options.placements and (options.shipped or options.unproved or options.group not in (None, "uneven")):
+        parser.error("--placements is for the group uneven, without --shipped and --unproved")
+    groups = ["uneven"] if options.placements else [options.group] if options.group else GROUPS
+    for group in groups:
         settings = settings_of(group)
         rows = stored(group)
         for k, setting in enumerate(settings):
             if options.unproved and rows[k]["proved"]:
                 continue
-            rows[k] = with_shipped(setting, rows[k]) if options.shipped else run(setting, options.time)
+            if options.placements:
+                rows[k]["placed"] = run_placements(setting, options.time)
+            else:
+                new = with_shipped(setting, rows[k]) if options.shipped else run(setting, options.time)
+                rows[k] = {**rows[k], **new}
             print(json.dumps(rows[k]), flush=True)
             if options.write:  # after each row: the others are kept as they were recorded
                 lines = ",\n".join(f"  {json.dumps({**vars(s), 'found': row})}" for s, row in zip(settings, rows, strict=True))
                 (FOLDER / f"{group}.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-        gains = [1 - x["makespan"] / x["shipped_makespan"] for x in rows if x["shipped_makespan"]]
-        proved = sum(x["proved"] for x in rows)
+        found = [{**x, **x["placed"]} for x in rows] if options.placements else rows
+        gains = [1 - x["makespan"] / x["shipped_makespan"] for x in found if x["shipped_makespan"]]
+        proved = sum(x["proved"] for x in found)
         print(f"{group}: median gain {statistics.median(gains):.1%}, least {min(gains):.1%}, proved {proved} of {len(rows)}")
 
 

@@ -100,7 +100,7 @@ class Run:
 
 
 def programs(ranks: int) -> Iterator[tuple[Row, Program | None]]:
-    """Yield the row of every program for this number of ranks, without times, and the program where there is one.
+    """Yield a row without times for every program of this number of ranks, and the program; None where there is none.
 
     Every schedule of the library runs with its defaults at N = D and N = 2 D. At N = D, if it allows these sizes, it runs once
     more for each of its own parameters, with the default of this parameter + 1. If half of this number of ranks is in RANKS

@@ -60,6 +60,7 @@ def measure(path: Path) -> tuple[list[float], dict[float, tuple[list[float], lis
             begin = time.perf_counter()
             opened.goto(path.as_uri())
             opened.wait_for_selector("html[data-ready]")
+            # The callback of the second animation frame runs after the first one was drawn.
             opened.evaluate("new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))")
             loads.append(time.perf_counter() - begin)
             if k == LOADS - 1:
@@ -70,7 +71,7 @@ def measure(path: Path) -> tuple[list[float], dict[float, tuple[list[float], lis
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Measure, print the table, and return the exit status."""
+    """Measure, print the table, write it if asked to, and return the exit status."""
     parser = argparse.ArgumentParser(description="How fast the viewer is.")
     parser.add_argument("--parameters", nargs="+", default=["D=16", "N=1088"], metavar="NAME=VALUE")
     parser.add_argument("--write", action="store_true", help="write the table to docs/viewer.md")

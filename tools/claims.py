@@ -31,7 +31,8 @@ SIMULATED = ("wall", "own", "least", "most", "activations")
 class Claim:
     """A published formula for a simulated number, written as `WHAT RELATION FORMULA when CONDITION`.
 
-    what: one of SIMULATED. relation: one of RELATIONS; `about` allows the number to differ by 10 % of the formula's value.
+    what: one of SIMULATED. relation: one of RELATIONS; `about` allows the number to differ by at most 10 % of the formula's
+    value.
     """
 
     what: str
@@ -88,7 +89,7 @@ def table(definition: str) -> str:
                 rows.append(f"| {d} | {n} | excluded: {message} | | | | |")
                 continue
             rows.append(_row(program, lets, claims, f"{name} at D = {d}, N = {n}"))
-    costs = _costs_of(program)
+    costs = _costs_of(program)  # of the last program: they are the same for all sizes
     shown = " ".join([name, *options])
     formulas = "; ".join(map(_claim_text, claims))
     letters = "".join(f"; here {k} = `{v}`" for k, v in lets)
@@ -103,6 +104,7 @@ def _claim_text(c: Claim) -> str:
 
 
 def _costs_of(program: Program) -> str:
+    """Return the costs of the tasks on stage 0, such as `F = 1, B = 2`, for the kinds of tasks in the program."""
     used = set(program.table.op.tolist())
     return ", ".join(f"{form.letter} = {program.costs.of(form.op)[0]}" for form in FORMS if form.letter and form.op in used)
 

@@ -34,9 +34,9 @@ class Delayed(Gloo):
         path = Path(tempfile.gettempdir()) / f"chimerac_delays_{os.environ['MASTER_PORT']}"
         if self.rank == 0:
             path.write_bytes(np.zeros(shape).tobytes())
-        self.all_reduce(torch.zeros(1))  # all ranks wait until the file is written
+        self.all_reduce(torch.zeros(1))  # wait until rank 0 has written the file
         self._times = np.memmap(path, np.float64, "r+", shape=shape)  # by sender, receiver and slot
-        self.all_reduce(torch.zeros(1))  # all ranks have opened it
+        self.all_reduce(torch.zeros(1))  # wait until all ranks have opened it
         if self.rank == 0:
             path.unlink()
         self._sent, self._received = Counter[int](), Counter[int]()  # how many messages, by peer
@@ -54,7 +54,7 @@ class Delayed(Gloo):
         return _DelayedPending(self, super().recv(peer, buffer), peer, slot)
 
     def wait_for(self, peer: int, slot: int) -> None:
-        """Wait until the delay of a message is over. slot: where the sender has written the time of the message."""
+        """Wait until the delay of a message is over. peer: its sender. slot: where `peer` has written its time."""
         begin = time.monotonic()
         due = float(self._times[peer, self.rank, slot]) + self.delay_s
         while (left := due - time.monotonic()) > 0:

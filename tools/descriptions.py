@@ -28,7 +28,8 @@ from tools import ROOT
 
 FOLDER = ROOT / "models" / "descriptions"
 SAMPLES, SEQ_LEN = 4, 128  # samples of a micro-batch and tokens of a sample: the defaults of run.py
-LENGTHS, SAMPLE_COUNTS = (8, 16, 24), (2, 3)  # that are measured; not 1 sample, because some tensors then need no copy
+# The sequence lengths and micro-batch sizes that are measured. Not 1 sample, because some tensors then need no copy.
+LENGTHS, SAMPLE_COUNTS = (8, 16, 24), (2, 3)
 MEASURED_BLOCKS = 3
 
 
@@ -37,7 +38,7 @@ class Measured:
     """How a preset is measured.
 
     model: returns the model for a name and a sequence length. seq_len: the sequence length by default; None for images.
-    positions: as of `Preset`. blocks: the preset's number of blocks if its blocks are equal, otherwise None.
+    positions: as in `Preset`. blocks: the preset's number of blocks if its blocks are equal, otherwise None.
 
     With equal blocks, NAME/BLOCKS is the same model with another number of blocks. The preset is then measured with
     MEASURED_BLOCKS blocks, and one of the two further measurements has one block more. A preset whose blocks differ is measured
@@ -167,7 +168,7 @@ def _is_at_most(a: Mapping[str, int], b: Mapping[str, int]) -> bool:
 def _compressed(tree: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the layers as entries: neighbours that differ only in the number at the end of their names become one entry.
 
-    Tied layers are not put together. `tree["tied"]` then gives them by the numbers of their entries.
+    Tied layers are not put together. In `tree["tied"]` the numbers of layers are replaced by those of their entries.
     """
     tied_layers = {k for tied in tree["tied"] for k in tied["layers"]}
     found: list[dict[str, Any]] = []

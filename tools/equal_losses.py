@@ -1,15 +1,15 @@
 """Compares the losses of models under schedules with their losses without a pipeline.
 
-    python -m tools.equal_losses gpt2-mini hf:t5     train these models; by default those of the table in docs/models.md, which
-                                                     takes 10 to 20 minutes
+    python -m tools.equal_losses gpt2-mini hf:t5     train these models; by default all of the table in docs/models.md, in 10 to
+                                                     20 minutes
     python -m tools.equal_losses --write hf:t5       and record the results in that table; the rows of other models stay
 
-For each model and schedule it prints the largest relative difference of the losses, over all iterations. All ranks are threads
-of this process. The training without a pipeline computes the same micro-batches, one after the other. For hf:KIND it calls the
-model of transformers itself; the loop, the loss, the optimizer and the samples are those of this project. Training may amplify
-rounding errors. So the training without a pipeline runs a second time, from weights that are changed by a rounding
-error. `of rounding` is the largest relative difference between these two trainings. The exit status is 1 if the difference of a
-schedule is larger than TOLERANCE.
+For each model and schedule the command prints the largest relative difference of the losses, over all iterations. All ranks are
+threads of this process. The training without a pipeline computes the same micro-batches, one after the other. For hf:KIND this
+training calls the model of transformers itself; the loop, the loss, the optimizer and the samples are those of this project.
+Training may amplify rounding errors. So the training without a pipeline runs a second time, from weights that are changed by a
+rounding error. The column `of rounding` has the largest relative difference between these two trainings. The exit status is 1
+if the difference of a schedule is larger than TOLERANCE.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _difference(a: Sequence[float], b: Sequence[float]) -> float:
 def compare(name: str, iterations: int, micro_batch: int, length: int, rate: float) -> Iterator[Comparison]:
     """Train a model without a pipeline and under each of the SCHEDULES, and yield the comparison of each schedule.
 
-    name: as of `case_of`. micro_batch: in samples. length: tokens of a sample. rate: the learning rate.
+    name: as for `case_of`. micro_batch: in samples. length: tokens of a sample. rate: the learning rate.
     """
     case, settings = case_of(name, micro_batch, length), Settings(iterations, SEED, micro_batch, rate)
     description = describe(case.model, micro_batch)
@@ -105,7 +105,7 @@ def compare(name: str, iterations: int, micro_batch: int, length: int, rate: flo
         program, parted = case.parted(schedule, sizes, description)
 
         def losses_on_rank(transport: Transport) -> list[float]:
-            # It is called before the loop goes on to the next schedule.
+            # This function is called only before the loop goes on to the next schedule.
             trainer = Trainer(program, parted, case.samples, transport, settings)  # noqa: B023
             losses = [trainer.update(t, trainer.gradients(t)).loss for t in range(iterations)]
             trainer.pipeline.check_copies()

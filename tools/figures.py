@@ -40,8 +40,8 @@ SCHEDULES = sorted((ROOT / "schedules").glob("*.sched"))
 COLUMNS = 120  # of a drawing in a schedule's comment
 
 _FENCE = re.compile(r"^(?P<open>```(?P<kind>\w*)\n)(?P<body>.*?)(?P<close>^```$)", re.MULTILINE | re.DOTALL)
-# Matches a marker at the end of the text above a fenced block.
-_MARKER = re.compile(r"^<!-- (?P<what>file|include|generated): (?P<rest>[^\n]*?) -->\n+\Z", re.MULTILINE)
+# Matches a `file` or `include` marker at the end of the text above a fenced block.
+_MARKER = re.compile(r"^<!-- (?P<what>file|include): (?P<rest>[^\n]*?) -->\n+\Z", re.MULTILINE)
 _GENERATED = re.compile(
     r"(?P<open>^<!-- generated: (?P<name>\w+)(?P<rest>[^>]*?) -->\n)(?P<body>.*?)(?P<close>^<!-- end -->$)",
     re.MULTILINE | re.DOTALL,

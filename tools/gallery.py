@@ -36,7 +36,7 @@ COUNTED = {"gpipe": 4, "1f1b": 4, "dapple": 4, "chimera": 4, "gpipe_8": 8, "chim
 
 @cache
 def compared(name: str) -> tuple[int, Compared]:
-    """Return the number of micro-batches of a schedule in the gallery, and its row of the comparison, which has figures."""
+    """Return a schedule's number of micro-batches in the gallery, and its row of the comparison, whose figures are not None."""
     for n in MICRO_BATCHES:
         row = compare({name: find(name)}, Setting({"D": RANKS, "N": n}))[0]
         if row.figures is not None:
@@ -102,7 +102,7 @@ def _span(values: tuple[Fraction | int, ...]) -> str:
 
 
 def slots(arguments: str) -> str:
-    """Return the drawing of a schedule in slots, as text. arguments: its name and its parameters, such as gpipe D=4 N=4."""
+    """Return the drawing of a schedule in slots, as a fenced block. arguments: name and parameters, such as gpipe D=4 N=4."""
     name, *parameters = arguments.split()
     sizes = {key: int(value) for key, _, value in (p.partition("=") for p in parameters)}
     program = compile_source(find(name), sizes).program

@@ -36,11 +36,14 @@ PARTS = ("chimera_ir", "schedules", "compiler", "models", "interpreter", "experi
 
 
 def modules(_: str) -> str:
-    """Return the table of the modules of PARTS that have a docstring: the path, and the first sentence of the docstring."""
+    """Return a table of chimerac/__main__.py and the modules of PARTS: the path, and the first sentence of the docstring.
+
+    Modules without a docstring are left out.
+    """
     rows = ["| file | what it is for |", "|---|---|"]
     files = [ROOT / "chimerac/__main__.py"]
     for folder in PARTS:
-        files += sorted((ROOT / folder).rglob("*.py"), key=lambda p: (p.parent != ROOT / folder, p.parent, p.name))
+        files += sorted((ROOT / folder).rglob("*.py"), key=lambda p: (p.parent, p.name))  # a folder's files first
     for path in files:
         doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         if doc:
@@ -49,6 +52,7 @@ def modules(_: str) -> str:
 
 
 def _first_sentence(doc: str) -> str:
+    """Return the first sentence, without its full stop. It ends before a space and a capital letter."""
     paragraph = " ".join(doc.split("\n\n")[0].split())
     return re.split(r"(?<=\w[.?])\s(?=[A-Z])", paragraph)[0].rstrip(".").replace("|", "\\|")
 
@@ -63,7 +67,7 @@ def options(_: str) -> str:
     groups: dict[str, list[str]] = {}
     for field in fields(RunSettings):
         metavar, text = field.metadata["metavar"], field.metadata["help"]
-        has_value = metavar is not None and field.name != "schedule"  # not of a switch, a choice or the positional argument
+        has_value = metavar is not None and field.name != "schedule"  # `schedule` is a positional argument
         value_count = len(field.default) if field.name == "betas" else 1
         words_of_option = [option_names()[field.name], *([metavar] * value_count if has_value else [])]
         what, _, default = text.partition(" (default: ")
@@ -88,7 +92,7 @@ def _default(value: object) -> str:
 
 
 def library(columns: str) -> str:
-    """Return the table of the library's schedules. columns: with `brief` it has no parameters and sources."""
+    """Return the table of the library's schedules. columns: `brief` leaves out the parameters and the sources."""
     rows = [(e.name, e.parameters, e.title, e.source) for e in entries()]
     head = ("name", "parameters", "what it is", "source")
     shown = (0, 2) if columns == "brief" else (0, 1, 2, 3)  # the numbers of the columns
@@ -110,13 +114,16 @@ def limit_table(_: str) -> str:
             rows.append(f"| *of {heading[1]}* | |")
         elif constant := re.match(r"([A-Z]+) = .*  # (.*)", line):
             value = getattr(limits, constant[1])
-            is_power = value > 1024 and not value & (value - 1)  # of two
-            rows.append(f"| {constant[2]} | {f'2^{value.bit_length() - 1}' if is_power else f'{value:,}'} |")
+            is_power_of_two = value > 1024 and not value & (value - 1)  # a smaller one is written as it is
+            rows.append(f"| {constant[2]} | {f'2^{value.bit_length() - 1}' if is_power_of_two else f'{value:,}'} |")
     return "\n".join([*rows, "", ""])
 
 
 def codes(_: str) -> str:
-    """Return the table of all error codes, each with a link to its section."""
+    """Return the table of all error codes, each with a link to its section.
+
+    The anchor of a section is what a forge makes of its heading: lower case, no punctuation, hyphens for spaces.
+    """
     rows = [
         f"| [{e.code}](#{re.sub(r'[^a-z0-9_ -]', '', _heading(e).lower()).replace(' ', '-')}) | {e.title} |"
         for h in hundreds()
@@ -182,12 +189,31 @@ def searched(group: str) -> str:
     proved = sum(row["found"]["proved"] for row in rows)
     median = f"{statistics.median(gains):.1%}"
     summary = f"Median gain {median}, least gain {min(gains):.1%}; {proved} of {len(rows)} proved optimal."
-    found = [row["found"] for row in rows if row["found"]["shipped_makespan"]]
-    most = statistics.median(1 - x["bound"] / x["shipped_makespan"] for x in found)
-    summary += f" With makespans equal to the bounds, the median gain would be {most:.1%}."
+    compared = [row["found"] for row in rows if row["found"]["shipped_makespan"]]
+    median_at_bounds = statistics.median(1 - x["bound"] / x["shipped_makespan"] for x in compared)
+    summary += f" With makespans equal to the bounds, the median gain would be {median_at_bounds:.1%}."
     makespans = [(row["found"]["makespan"], row["found"]["not_searched_makespan"]) for row in rows]
     median_gain = statistics.median(1 - makespan / not_searched for makespan, not_searched in makespans if not_searched)
     summary += f" Beside the library without {' and '.join(FOUND_HERE)}: median gain {median_gain:.1%}."
+    return "\n".join([*lines, "", textwrap.fill(summary, 120, break_on_hyphens=False), "", ""])
+
+
+def placed(_: str) -> str:
+    """Return the table of the uneven settings with other placements, by tools/bench_search.py --placements, and a summary."""
+    rows = json.loads((ROOT / "docs/searched/uneven.json").read_text(encoding="utf-8"))
+    head = ["setting", "shipped", "given placement", "other placement", "gain", "bound", "any placement", "proved", "s"]
+    lines, gains = ["\n" + _cells(head), _cells(["---", *["---:"] * (len(head) - 1)])], []
+    for row in rows:
+        found, other = row["found"], row["found"]["placed"]
+        sizes = " ".join(f"{k}={v}" for k, v in row["parameters"].items())
+        gains.append(1 - other["makespan"] / found["shipped_makespan"])
+        cells = [f"{row['seed']}: {row['schedule']} {sizes}, {'split' if row['split'] else 'full'}"]
+        cells += [f"{found['shipped']} {found['shipped_makespan']:g}", f"{found['makespan']:g}", f"{other['makespan']:g}"]
+        cells += [f"{gains[-1]:.1%}", f"{other['bound']:g}", f"{other['bound_of_every_placement']:g}"]
+        lines.append(_cells([*cells, "yes" if other["proved"] else "no", f"{other['seconds']:g}"]))
+    proved = sum(row["found"]["placed"]["proved"] for row in rows)
+    summary = f"Median gain {statistics.median(gains):.1%}, least gain {min(gains):.1%}; for {proved} of {len(rows)} "
+    summary += "the order is proved optimal for its placement."
     return "\n".join([*lines, "", textwrap.fill(summary, 120, break_on_hyphens=False), "", ""])
 
 
@@ -207,6 +233,7 @@ GENERATED: dict[str, Callable[[str], str]] = {  # by the name in the marker
     "run_figures": run_figures,
     "library": library,
     "searched": searched,
+    "placed": placed,
     "table": table,
     "words": words,
     "codes": codes,

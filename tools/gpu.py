@@ -56,7 +56,8 @@ class Outcome:
 def run_command(*arguments: str) -> str:
     """Run a Python command in the checkout; return what it prints on stdout.
 
-    Raises FailedError with the last line of its output if it fails, and if it does not end within LIMIT_S.
+    Raises FailedError if the command fails, with the last line of its stderr (or stdout, if stderr is empty), and if it does
+    not end within LIMIT_S.
     """
     try:
         run = subprocess.run(
@@ -85,7 +86,7 @@ def tests() -> str:
 
 
 def gradients(transport: str, ranks: int) -> str:
-    """Compare the gradients of `ranks` ranks on GPUs with those of one process. transport: as of `--transport`."""
+    """Compare the gradients of `ranks` ranks on GPUs with those of one process. transport: as for `--transport`."""
     for schedule in ("1f1b", "chimera"):
         options = ("--model", "gpt-nano", "--iterations", "3", "--check-gradients", "--transport", transport)
         if EQUAL not in train(schedule, {"D": ranks, "N": 2 * ranks}, *options):
@@ -111,7 +112,7 @@ def bf16() -> str:
         losses[dtype] = float(lines[-1]["loss"])  # type: ignore[arg-type]
     difference = abs(losses["bf16"] / losses["fp32"] - 1)
     found = f"loss after 20 iterations {losses['fp32']:.4f} in fp32, {losses['bf16']:.4f} in bf16"
-    if not difference <= LOSS_TOLERANCE:
+    if not difference <= LOSS_TOLERANCE:  # also if it is NaN
         raise FailedError(f"{found}: they differ by more than {LOSS_TOLERANCE:.0%}")
     return found
 
@@ -122,7 +123,8 @@ def logged(*options: str) -> list[dict[str, object]]:
         log = Path(folder) / "log"
         sizes = ("--model", MODEL, "--micro-batch", str(MICRO_BATCH), "--seq-len", str(LENGTH))
         train("chimera", {"D": 2, "N": 4}, *sizes, "--transport", "staged", "--log-file", str(log), *options)
-        return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()[1:]]
+        _, *lines = log.read_text(encoding="utf-8").splitlines()  # the first line is the header
+        return [json.loads(line) for line in lines]
 
 
 def predicted_bytes(device: torch.device) -> list[int]:
@@ -180,7 +182,8 @@ def outcomes(gpus: int, checks: Sequence[tuple[str, int, Callable[[], str]]] = C
         except FailedError as error:
             found.append(Outcome(name, str(error), False))
         except Exception as error:  # the other checks are run nevertheless
-            found.append(Outcome(name, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", False))
+            first_line = str(error).partition("\n")[0]
+            found.append(Outcome(name, f"{type(error).__name__}: {first_line}", False))
     return found
 
 

@@ -50,7 +50,7 @@ def imports() -> tuple[Import, ...]:
 
 
 def _imports_of(source: str, node: ast.AST, lazy: bool = False, typing: bool = False) -> Iterator[Import]:
-    """Yield the imports below a node of the module `source`. lazy, typing: as of `Import`, for the node."""
+    """Yield the imports below a node of the module `source`. lazy, typing: as in `Import`, for the node."""
     for child in ast.iter_child_nodes(node):
         match child:
             case ast.Import(names=names):

@@ -40,7 +40,7 @@ MODELS: Mapping[str, tuple[int, int]] = {  # samples of a micro-batch, tokens of
     "cnn-cifar": (16, 0),
     "hf:gpt2": (4, 128),
     "hf:llama": (8, 128),
-    "gpt2-small/2": (4, 128),
+    "gpt2-small/2": (4, 128),  # with 2 blocks
 }
 SCHEDULES: Mapping[str, Mapping[str, int]] = {"1f1b": {"D": 2, "N": 4}, "chimera": {"D": 2, "N": 4}}
 RANKS, ITERATIONS, TOLERANCE = 2, 2, 0.1

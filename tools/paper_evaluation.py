@@ -66,7 +66,7 @@ MODEL_CHOICE, MEASURED_BEST = (32, 16), (8, 64)
 class Speed:
     """The speed of a configuration at one link.
 
-    ranks (D, of one replica), width, micro_batch, recompute: as of `Configuration`. what: the schedule with its parameters
+    ranks (D, of one replica), width, micro_batch, recompute: as in `Configuration`. what: the schedule with its parameters
     besides D and N. shares: of the iteration's time, for computing, bubble and communication. what and shares are empty for a
     closed form.
     """
@@ -98,7 +98,7 @@ def problem(schedules: Sequence[str], ranks: int, link: Link, pairs: Sequence[in
 
 
 def synchronous(schedules: Sequence[str], link: Link, pairs: Sequence[int] = (1,), ranks: int = RANKS) -> Speed:
-    """Return the fastest configuration of some schedules, by the simulation of their programs. Arguments: as of `problem`."""
+    """Return the fastest configuration of some schedules, by the simulation of their programs. Arguments: as for `problem`."""
     return speed(search(problem(schedules, ranks, link, pairs), processors()).best, ranks)
 
 
@@ -112,12 +112,12 @@ def speed(outcome: Outcome, batch: int) -> Speed:
 
 
 def asynchronous(scheme: Scheme, link: Link, hidden: bool, ranks: int = RANKS) -> Speed:
-    """Return the fastest configuration of a closed form that fits. hidden: as of `seconds_per_micro_batch`."""
+    """Return the fastest configuration of a closed form that fits. hidden: as for `seconds_per_micro_batch`."""
     return max(_asynchronous(scheme, link, hidden, ranks), key=lambda found: found.samples_per_s)
 
 
 def _asynchronous(scheme: Scheme, link: Link, hidden: bool, ranks: int) -> Iterator[Speed]:
-    """Yield all configurations that fit.
+    """Yield the speeds of all configurations that fit.
 
     In an iteration a replica of D ranks has D samples. 2BW needs at least D micro-batches, so each of them has one sample.
     """
@@ -240,7 +240,7 @@ def by_equation(given: Problem, c: Configuration, link: Link) -> float:
     model = find_model(MODEL, program.header.samples, c.micro_batch, default_seq_len=given.profile.seq_len)
     network = Network(link, all_reduce_s=lambda ranks, size: link.all_reduce_s(ranks * c.width, size))
     equation = closed_equation(program, profiled_durations(program, model, given.profile, network))
-    return given.batch * equation.scale * 1e3 / equation.total
+    return given.batch * equation.scale * 1e3 / equation.total  # `scale` units of time are a millisecond
 
 
 def choice_table(choices: Sequence[Choice]) -> str:

@@ -47,7 +47,7 @@ def layer_s(model: Model, layer: int, inputs: Values | None) -> float:
         start = time.process_time()
         outputs = stage(*given)
         if layer == len(model.layer_names) - 1 and example.targets is not None:
-            torch.autograd.backward(combined(model.loss(outputs, example.targets), [1.0]))
+            torch.autograd.backward(combined(model.loss(outputs, example.targets), [1.0]))  # 1.0 divides the loss
         else:
             torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
         if round_number > 0:  # round 0 allocates the gradients
@@ -66,7 +66,7 @@ def layer_times(name: str, length: int) -> list[float]:
 
 
 def slowest(times: Sequence[float], cuts: Sequence[int]) -> float:
-    """Return the time of the slowest stage. cuts: as of `Partition` (chimera_ir/partition.py)."""
+    """Return the time of the slowest stage. cuts: as in `Partition` (chimera_ir/partition.py)."""
     return max(sum(times[a:b]) for a, b in pairwise(cuts))
 
 

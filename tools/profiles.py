@@ -24,7 +24,8 @@ FOLDER = ROOT / "models" / "profiles"
 # Samples of a micro-batch. Times are proportional to them, so two sizes are enough: the profile interpolates between them.
 SIZES = (1, 1024)
 SEQ_LENS = {"bert48": 128, "gpt2-64": 632}  # tokens of a sample in the evaluation of the Chimera paper
-REFERENCE, SAMPLES, SEQ_LEN, LAYER = "bert48", 32, 128, 1  # the published layer: a block of BERT-large is one of bert48
+# The published layer is a block of BERT-large. It is the same as layer LAYER of REFERENCE, a block of bert48.
+REFERENCE, SAMPLES, SEQ_LEN, LAYER = "bert48", 32, 128, 1
 OPTIMIZER = "adamw"
 DIGITS = 9  # after the decimal point, of a time in seconds
 

@@ -33,17 +33,18 @@ from chimerac.models.presets import Cnn, sizes_of
 
 SEED = 3
 HIDDEN = 256
+VOCABULARY = 260  # of a model on bytes: 256 bytes and 4 special tokens
 # Parts of configurations, with the names that transformers has for the sizes of each kind of model.
 BERT_AND_LLAMA = {
-    "vocab_size": 260,
+    "vocab_size": VOCABULARY,
     "hidden_size": HIDDEN,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "intermediate_size": 4 * HIDDEN,
 }
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-GPT2 = {"vocab_size": 260, "n_embd": HIDDEN, "n_layer": 4, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0}
-T5 = {"vocab_size": 260, "d_model": HIDDEN, "d_kv": 64, "d_ff": 4 * HIDDEN, "num_layers": 3, "num_heads": 4}
+GPT2 = {"vocab_size": VOCABULARY, "n_embd": HIDDEN, "n_layer": 4, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0}
+T5 = {"vocab_size": VOCABULARY, "d_model": HIDDEN, "d_kv": 64, "d_ff": 4 * HIDDEN, "num_layers": 3, "num_heads": 4}
 # Dropout is off: transformers draws from torch's generator in another order than a pipeline (docs/any_model.md).
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "gpt2": {**GPT2, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0},
@@ -97,7 +98,7 @@ class Case:
     def parted(
         self, schedule: str, parameters: Mapping[str, int], description: ModelDescription
     ) -> tuple[Program, PartitionedModel]:
-        """Return the program of a schedule, which ties what the model's stages share, and the model, partitioned for it."""
+        """Return the program of a schedule, with ties for what the stages share, and the model, partitioned for the program."""
         untied = program_for(schedule, parameters, width=1, world=None)
         program = program_for(schedule, parameters, width=1, world=None, tied=missing_ties(untied, description))
         return program, partitioned(program, self.model, description, ties_by_stage=bool(description.tied))
@@ -140,6 +141,7 @@ def _of_transformers(kind: str, micro_batch: int, length: int) -> Case:
 
     def whole() -> Whole:
         stage, module = whole_model(model, SEED), class_of(config)(config).train()
+        # Not strict: the stage gives its parameters, but not the buffers that are also in a state dict.
         loaded = module.load_state_dict(stage.parameters_by_name(), strict=False)
         assert not loaded.unexpected_keys, f"transformers does not have {loaded.unexpected_keys}"
         return Whole(module, stage.reads)

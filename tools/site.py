@@ -5,8 +5,8 @@
     python -m tools.site --sources FOLDER  only write what Sphinx reads
 
 A link that leads nowhere is an error, and so is every warning of Sphinx, such as one about a docstring that it cannot read. The
-pages are Markdown files of the project, which a forge shows too. Another file that they link, such as a source file, becomes a
-page of the site too.
+pages are Markdown files of the project, which a forge shows too. Another file that they link to, such as a source file,
+becomes a page of the site too.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ SHOWN = (".svg", ".png", ".html")  # of files that a browser shows: subfolders o
 LANGUAGES = {".py": "python", ".sched": "sched", ".sh": "bash", ".sbatch": "bash", ".json": "json", ".yaml": "yaml"}
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+# The target and the anchor of a Markdown link. A target with a colon, such as https://..., does not match.
 _LINK = re.compile(r"(?<=\]\()(?P<target>[^)#\s:]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
 
 class LinkError(Exception):
-    """A link that leads nowhere."""
+    """A link leads nowhere, or to a file outside of the project."""
 
 
 def pages() -> dict[Path, str]:
@@ -72,7 +73,7 @@ def pages() -> dict[Path, str]:
 def write_sources(folder: Path) -> None:
     """Write what Sphinx reads to an empty folder. Raises LinkError."""
     names = pages()
-    sources: dict[Path, str] = {}  # other files and folders that pages link, with the names of their pages
+    sources: dict[Path, str] = {}  # other files and folders that pages link to, with the names of their pages
     for path, name in names.items():
         (folder / f"{name}.md").write_text(_with_links(path, names, sources), encoding="utf-8")
     for path, name in sources.items():
@@ -82,7 +83,7 @@ def write_sources(folder: Path) -> None:
     (folder / "api.md").write_text(_api(), encoding="utf-8")
     (folder / "index.md").write_text(_index(set(names.values()) | {"api"}), encoding="utf-8")
     shutil.copy(ROOT / "tools/site_conf.py", folder / "conf.py")
-    for subfolder in ROOT.glob("docs/*/"):  # drawings that pages show, and viewers that pages link
+    for subfolder in ROOT.glob("docs/*/"):  # drawings that pages show, and viewers that pages link to
         if any(path.suffix in SHOWN for path in subfolder.rglob("*")):
             shutil.copytree(subfolder, folder / subfolder.name, dirs_exist_ok=True)
 
@@ -90,7 +91,7 @@ def write_sources(folder: Path) -> None:
 def _with_links(path: Path, names: dict[Path, str], sources: dict[Path, str]) -> str:
     """Return the text of a page, in which links to files of the project lead to pages and copied files of the site.
 
-    names: as of `pages`. sources: the linked files and folders that need a page of their own are added. Raises LinkError.
+    names: as in `pages`. sources: the linked files and folders that need a page of their own are added. Raises LinkError.
     """
     text = path.read_text(encoding="utf-8")
 
@@ -139,7 +140,7 @@ def _api() -> str:
 
 
 def _index(names: set[str]) -> str:
-    """Return the first page, with the lists of the navigation."""
+    """Return the first page, with the lists of the navigation. names: of all other pages."""
     named = {name for listed in LISTS.values() for name in listed}
     lists = {**LISTS, REST: tuple(sorted(names - named))}
     blocks = []

@@ -64,7 +64,9 @@ def as_rst(_app: Any, _what: str, _name: str, _obj: Any, _options: Any, lines: l
         is_example = line.startswith("    ")
         if is_example and changed and not changed[-1].strip():
             before = next((earlier for earlier in reversed(changed) if earlier.strip()), "")
+            # `::` begins a literal block. An example may have blank lines inside.
             changed += [] if before.startswith("    ") else ["::", ""]
+        # The parts in backticks are kept, because the regular expression has them in a group.
         parts = re.split(r"(``?[^`]+``?)", line)
         as_text = (f"``{part.strip('`')}``" if part.startswith("`") else _SPECIAL.sub(_escaped, part) for part in parts)
         changed.append(line if is_example else "".join(as_text))

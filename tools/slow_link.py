@@ -60,6 +60,7 @@ class SlowLink(Gloo):
                 launched.set_result(None)
 
     def _sum(self, ranks: tuple[int, ...], buffer: Tensor) -> None:
+        """Run one all-reduce, and return when the link would have carried it."""
         backend, sent_bytes = self._collectives[ranks], 2 * (len(ranks) - 1) / len(ranks) * buffer.nbytes
         all_reduce(backend, torch.zeros(1)).wait()  # complete when it is the turn of this all-reduce on every rank
         due = time.monotonic() + sent_bytes / self.bandwidth

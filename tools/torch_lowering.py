@@ -30,7 +30,7 @@ class _V(theirs.ScheduleZBVZeroBubble, _Unverified):
 
 
 # torch's Schedule1F1B has no order before it runs, so it cannot be lowered. Its interleaved schedule with one stage per rank
-# has the same number of tasks, transfers and dependencies. Of each schedule: its class, and the stages of a rank.
+# has the same number of tasks, transfers and dependencies. Of each schedule: its class, and how many stages a rank has.
 KINDS = {"1f1b": (_Looped, 1), "interleaved": (_Looped, 2), "zb_v": (_V, 2)}
 
 

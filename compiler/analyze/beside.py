@@ -134,8 +134,7 @@ def beside_lines(b: Beside) -> Iterator[str]:
     unit = f", in {b.unit}" if b.unit else ""
     rows = [_row("makespan", p.makespan, m.makespan), _row("last task ends", p.last_task_end, m.last_task_end)]
     rows.append(_share_row("bubble ratio", p.bubble_ratio, m.bubble_ratio))
-    pairs = zip(p.busy, m.busy, strict=True)
-    rows += [_row(f"rank {g} busy", *pair) for g, pair in enumerate(pairs)]
+    rows += [_row(f"rank {g} busy", *pair) for g, pair in enumerate(zip(p.busy, m.busy, strict=True))]
     rows += [_share_row(f"rank {g} bubble", *pair) for g, pair in enumerate(zip(p.bubbles, m.bubbles, strict=True))]
     yield from _aligned([f"measured beside predicted{unit}", "predicted", "measured", "difference", ""], rows)
     yield ""

@@ -17,7 +17,7 @@ from chimerac.compiler.analyze.simulate import Simulation
 class Step:
     """A part of the critical path, in the units of the simulation.
 
-    row: of a task; of a message, its SEND; of an all-reduce, its ALLREDUCE on one rank.
+    row: that of the task, of the message's SEND, or of the all-reduce's ALLREDUCE on one of its ranks.
     """
 
     kind: Literal["task", "message", "all-reduce"]
@@ -37,10 +37,11 @@ def critical_path(s: Simulation) -> list[Step]:
     node = _last(s, end)
     if node is None:
         return []
-    # By node of a message and by its RECV: its SEND. `transfer` is empty where messages have no nodes.
+    # The SEND of each message, by the message's node and by its RECV. `transfer` is empty where messages have no nodes.
     message_of = dict(zip(s.waits.transfer.tolist(), s.waits.send.tolist(), strict=False))
     message_of |= dict(zip(s.waits.receive.tolist(), s.waits.send.tolist(), strict=True))
     members = _all_reduces(s)
+    # By the number of a collective: the last of its ALLREDUCEs.
     member_of = dict(zip(p.table.operand[members].tolist(), members.tolist(), strict=True))
     path: list[Step] = []
     bars = s.separate_bars
@@ -96,7 +97,7 @@ def _last(s: Simulation, end: Ints) -> int | None:
 
 
 def _binding(s: Simulation, start: Ints, end: Ints) -> Ints:
-    """Return for each node the node whose end, and the delay after it, decided when it started; -1 if it started at 0."""
+    """Return for each node another one, whose end, with the delay after it, decided the node's start; -1 for a start at 0."""
     edges = s.waits.edges
     before = np.full(len(start), -1, np.int64)
     # An overlapped pair runs as one task, at its first row. So the first row also waits for what the second one reads.
@@ -174,6 +175,7 @@ def idle_bars(s: Simulation) -> IdleBars:
     first[tasks[np.unique(rank[tasks], return_index=True)[1]]] = True
     cause = np.where(waits_for_value, np.where(first, CAUSES.index("fill"), CAUSES.index("value")), CAUSES.index("window"))
     transfer = np.full(len(p), CAUSES.index("transfer"))
+    # Columns as those of IdleBars: rank, start, end, cause.
     parts = [(rank, before, on_its_way, cause), (rank, on_its_way, start, transfer), *_after_the_last(s)]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     kept = np.flatnonzero(columns[2] > columns[1])
@@ -207,7 +209,7 @@ def _after_the_last(s: Simulation) -> list[tuple[Ints, Ints, Ints, Ints]]:
 
 
 def idle_times(s: Simulation) -> tuple[Idle, ...]:
-    """Return for each global rank for what it waits."""
+    """Return for each global rank how long it waits, by cause."""
     bars = idle_bars(s)
     sums = np.zeros((s.program.world, len(CAUSES)), np.int64)
     np.add.at(sums, (bars.rank, bars.cause), bars.end - bars.start)
@@ -215,7 +217,7 @@ def idle_times(s: Simulation) -> tuple[Idle, ...]:
 
 
 def path_sums(s: Simulation, path: Iterable[Step]) -> dict[str, tuple[int, int]]:
-    """Return (number, time) of the critical path's steps of each kind.
+    """Return (number, time) of the critical path's steps, by kind.
 
     The kinds are the names of operations for tasks, such as FWD, and `messages` and `all-reduces`.
     """

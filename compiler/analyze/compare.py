@@ -35,7 +35,7 @@ DEFAULT_RANKS = 4  # of a setting that gives no D
 DEFAULT_ROUNDS = 2  # micro-batches for each rank, of a setting that gives no N
 DEFAULT_COSTS = {"F": Fraction(1), "I": Fraction(1), "W": Fraction(1), "hop": Fraction(0)}
 # Findings that do not depend on D and N: about syntax, names, types and statements, and E204 for a parameter without a value.
-# E205 and E206 are about values, which depend on D and N.
+# E205 and E206 are about values, which depend on D and N. The entries are beginnings of codes: E1 stands for E101 to E199.
 ABOUT_THE_TEXT = ("E1", "E201", "E202", "E203", "E204", "E207", "E208", "E209")
 
 LeastAndMost = tuple[Fraction, Fraction]  # the least and the most over the ranks
@@ -49,7 +49,9 @@ class Setting:
     micro-batches. costs: F, B, I, W and R of one rank's share for one whole micro-batch, and hop of one message. Costs that are
     left out follow from the others: B is I + W; with B and one half the other half is the rest, and with B alone each half is
     half of it; R is F. All others are those of `DEFAULT_COSTS`.
-    recompute: replaces the schedules' own choice; None: their own. unit: of the times, '' for that of the costs.
+
+    width: the number of replicas. recompute: replaces the schedules' own choice; None: their own. unit: of the times, '' for
+    that of the costs.
     """
 
     parameters: Mapping[str, int] = field(default_factory=dict)
@@ -202,9 +204,9 @@ def _other_work(program: Program, setting: Setting) -> str:
     """Return in words how a program's ranks or micro-batches are not those of the setting; '' if they are."""
     h = program.header
     micro_batches = Fraction(h.micro_batches) * Fraction(*h.micro_batch_size)
-    for what, its, wanted in (("ranks", h.ranks, setting.ranks), ("micro-batches", micro_batches, setting.micro_batches)):
-        if its != wanted:
-            return f"it has {its} {what}, and the setting has {wanted}"
+    for what, actual, wanted in (("ranks", h.ranks, setting.ranks), ("micro-batches", micro_batches, setting.micro_batches)):
+        if actual != wanted:
+            return f"it has {actual} {what}, and the setting has {wanted}"
     return ""
 
 
@@ -219,7 +221,7 @@ def _reason(d: Diagnostic, is_n_of_setting: bool) -> str:
 
 def _figures(compiled: Compiled, setting: Setting, model: ForModel | None) -> Figures:
     program, h = compiled.program, compiled.program.header
-    share = Fraction(h.ranks, h.stages)  # of a stage, in shares of a rank
+    share = Fraction(h.ranks, h.stages)  # the size of a stage, where the share of one rank is 1
     size = Fraction(*h.micro_batch_size)
     costs = {name: cost if name == "hop" else cost * share * size for name, cost in setting.all_costs().items()}
     durations, description, peak = None, None, peaks(program)

@@ -1,7 +1,7 @@
-"""What differs between two programs: the instructions of each rank, and what that does to times and memory.
+"""What differs between two programs: their headers, and the instructions of each rank.
 
 The instructions that both streams of a rank have are compared by their places. A longest sequence of them that is in the same
-order in both streams counts as not moved, and the others count as moved. The time grows as n log n for n instructions.
+order in both streams counts as not moved, and the others count as moved. The running time grows as n log n for n instructions.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class RankDiff:
 class ProgramDiff:
     """Two programs beside each other.
 
-    header: the differences of their headers, in words. ranks: one for each global rank that either has. gone_to: by a removed
-    row of a, the rank that has this task in b; come_from: by an added row of b, the rank that has this task in a. Where only
-    the flags of a task differ, that is its own rank.
+    header: the differences of their headers, in words. ranks: one for each global rank that either has. gone_to: by the row of
+    a removed task, the rank that has this task in b; come_from: by the row of an added task, the rank that has it in a. Tasks
+    that only one program has are left out. Where only the flags of a task differ, the rank is its own.
     """
 
     header: tuple[str, ...]
@@ -60,7 +60,7 @@ class ProgramDiff:
 
 
 def diff(a: Program, b: Program) -> ProgramDiff:
-    """Return what differs between two verified programs. Pipes are compared by their numbers, not by their names."""
+    """Return what differs between two programs. Pipes are compared by their numbers, not by their names."""
     keys_a, keys_b = _keys(a), _keys(b)
     ranks: list[RankDiff] = []
     removed: dict[Hashable, int] = {}
@@ -106,7 +106,7 @@ def _rank_diff(rank: int, keys_a: Sequence[Hashable], rows_a: range, keys_b: Seq
 
     keys_a, keys_b: what `_keys` returns for the programs; rows_a, rows_b: the rows of the two streams.
     """
-    # By the key of an instruction and how often it came before. Only a program that is not verified repeats an instruction.
+    # By the key of an instruction and how often this key came before: a program that is not verified may repeat an instruction.
     row_in_b: dict[tuple[Hashable, int], int] = {}
     seen: Counter[Hashable] = Counter()
     for row in rows_b:

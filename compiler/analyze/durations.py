@@ -17,7 +17,7 @@ import numpy as np
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import refuse
-from chimerac.chimera_ir.instructions import Collective, Op, Value
+from chimerac.chimera_ir.instructions import Collective, Op, Value, stage_group
 from chimerac.chimera_ir.lifetimes import Kind, boundary_of, value_bytes
 from chimerac.chimera_ir.model import ModelDescription, StageSum, gradient_bytes
 from chimerac.chimera_ir.partition import partition_for
@@ -65,7 +65,7 @@ class Network:
 
 
 def cost_durations(program: Program, given: Mapping[str, Fraction | Decimal | float] | None = None) -> Durations:
-    """Return the durations by the costs of the program. given: any of F, B, I, W, R and hop, instead of these; None: none.
+    """Return the durations by the costs of the program. given: any of F, B, I, W, R and hop, in place of its own; may be None.
 
     A message takes `hop` and does not occupy its channel. An all-reduce takes no time. Raises ChimeraError E002 for an invalid
     cost, and for costs that could not be added up exactly.
@@ -150,21 +150,21 @@ def reduced_sizes(program: Program, model: ModelDescription, stages: Sequence[St
     parameters if the program has a set of them. For a set without parameters in the model the function returns 0.
     """
     stage_of = {k: s for s, stage in enumerate(stages) for k in stage.layers}
-    by_group = {f"stage {s}": stage.gradient_bytes for s, stage in enumerate(stages)}
+    by_group = {stage_group(s): stage.gradient_bytes for s, stage in enumerate(stages)}
     sets = {tied.stages: tied.name for tied in program.header.tied}
     for tied in model.tied:
         tied_stages = tuple(sorted({stage_of[k] for k in tied.layers}))
         if tied_stages in sets:
             by_group[sets[tied_stages]] = by_group.get(sets[tied_stages], 0) + gradient_bytes(tied)
             for s in tied_stages:
-                by_group[f"stage {s}"] -= gradient_bytes(tied)
+                by_group[stage_group(s)] -= gradient_bytes(tied)
     return lambda collective: by_group.get(collective.group, 0)
 
 
 def nanoseconds(seconds: float) -> int:
-    """Return a time in nanoseconds. seconds: may be infinite. More than limits.TIME seconds count as limits.TIME seconds.
+    """Return a time in nanoseconds. seconds: may be infinite; more than limits.TIME count as limits.TIME.
 
-    In nanoseconds that is still more than times may add up to.
+    The result for such a time still exceeds limits.TIME, the most that times in nanoseconds may add up to.
     """
     return round(min(seconds, limits.TIME) * PER_SECOND)
 

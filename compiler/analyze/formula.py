@@ -76,7 +76,7 @@ def closed_equation(program: Program, durations: Durations) -> ClosedEquation:
 
 
 def _of_slowest_stage(costs: Costs) -> Costs:
-    """Return costs with which a task takes on every stage what it takes on the slowest one. Messages then take no time."""
+    """Return costs with which a task takes on every stage what it takes on the slowest one. The cost of a hop is 0."""
     slowest: dict[str, Any] = {k: (max(v),) * len(v) for k, v in costs.given().items() if isinstance(v, tuple)}
     return Costs(**slowest)
 

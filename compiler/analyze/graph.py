@@ -65,7 +65,7 @@ def dependency_graph(program: Program) -> Graph:
     follows = np.flatnonzero(np.diff(program.rank_of[rows]) == 0)
     source, target = np.concatenate([follows, node[data.source]]), np.concatenate([follows + 1, node[data.target]])
     delay = np.concatenate([np.zeros(len(follows), np.int64), data.delay])
-    # One edge joins two tasks. If one follows the other on its rank and also waits for its result, the edge is `data`.
+    # At most one edge joins two tasks. If one follows the other on its rank and also waits for its result, the edge is `data`.
     _, first, number = np.unique(source * len(rows) + target, return_index=True, return_inverse=True)
     is_data = np.zeros(len(first), np.int64)
     is_data[number[len(follows) :]] = 1

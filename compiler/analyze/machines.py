@@ -58,13 +58,13 @@ def waits(program: Program, durations: Durations) -> Waits:
     send, receive, channel = _messages(program)
     message, consumer = _consumers(program, index, receive)
     latency, occupied = durations.latency[send], durations.occupied[send]
-    has_queues, row_count, none = machine in ("paired", "serial"), len(program), np.zeros(0, np.int64)
+    has_queues, row_count, empty = machine in ("paired", "serial"), len(program), np.zeros(0, np.int64)
     messages_have_nodes = has_queues or bool(occupied.any())
-    transfer = row_count + np.arange(len(send)) if messages_have_nodes else none
+    transfer = row_count + np.arange(len(send)) if messages_have_nodes else empty
     if has_queues:  # a transfer stays in its queues until it is complete
         lengths, delay = latency + occupied, np.zeros_like(latency)
     else:  # only the bytes of a message occupy its channel
-        lengths, delay = occupied if messages_have_nodes else none, latency
+        lengths, delay = occupied if messages_have_nodes else empty, latency
     collectives_take_time = bool(durations.collectives.any())
     collective = row_count + len(lengths) if machine == "serial" or collectives_take_time else None
     if collective is not None:
@@ -77,7 +77,7 @@ def waits(program: Program, durations: Durations) -> Waits:
     elif messages_have_nodes:
         edges += [_edges(send, transfer), _edges(receive, transfer)]
         begins = transfer[np.flatnonzero(np.diff(channel, prepend=-1))]
-    for condition in dict.fromkeys(map(_blocks, Op)):
+    for condition in dict.fromkeys(map(_blocks, Op)):  # each condition once
         match condition:
             case "values" if messages_have_nodes:
                 edges.append(Edges(transfer[message], consumer, delay[message]))
@@ -144,7 +144,7 @@ def _consumers(program: Program, index: TaskIndex, receive: Ints) -> tuple[Ints,
 
 
 def _window_pairs(channel: Ints, window: int) -> tuple[Ints, Ints]:
-    """Return (message whose SEND waits, message that it waits for), which is `window` messages earlier in its channel."""
+    """Return (message whose SEND waits, message that it waits for): the second is `window` messages earlier in the channel."""
     earlier = np.arange(len(channel)) - window
     waiting = np.flatnonzero(earlier >= 0)
     waiting = waiting[channel[earlier[waiting]] == channel[waiting]]

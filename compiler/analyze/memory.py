@@ -35,8 +35,8 @@ class OptimizerState:
 
         holders: the number of these holders in the program.
         """
-        parts = self.per_gradient.denominator * self.shares(holders)
-        return -(-gradient_bytes * self.per_gradient.numerator // parts)
+        divisor = self.per_gradient.denominator * self.shares(holders)
+        return -(-gradient_bytes * self.per_gradient.numerator // divisor)
 
     def shares(self, holders: int) -> int:
         """Return into how many shares the state is divided. holders: as for `bytes`."""
@@ -132,7 +132,7 @@ def fixed_bytes(
     own = stages_of(h, rank)
     weights, gradients = (sum(getattr(stages[s], f"{name}_bytes") for s in own) for name in ("weight", "gradient"))
     optimizer = sum(state.bytes(stages[s].gradient_bytes, len(h.holders([s]))) for s in own)
-    for tied in model.tied:  # a rank has one copy for all of its stages that share the parameters
+    for tied in model.tied:  # a rank has one copy for all of its stages that share the parameters: only the first counts
         for s in [s for s in own if any(k in stages[s].layers for k in tied.layers)][1:]:
             weights, gradients = weights - tied.weight_bytes, gradients - gradient_bytes(tied)
             optimizer -= state.bytes(gradient_bytes(tied), len(h.holders([s])))

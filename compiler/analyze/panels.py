@@ -49,7 +49,7 @@ def panels_beside(
     """Return the panels of a simulation and of a measured timeline of its program, and the text below their time axis.
 
     measured: None for the simulation alone. If its unit is not that of the simulation, the two have no common time axis. Then
-    there is only the panel of the measured timeline. memory: of the simulation, drawn below its panel.
+    there is only the panel of the measured timeline. memory: drawn below the first panel, so it is of that panel's timeline.
     """
     if measured is None:
         return [simulated_panel(s, memory=memory)], time_label(s)
@@ -57,7 +57,7 @@ def panels_beside(
     if measured.unit == s.unit:
         both = [simulated_panel(s, f"{title}, predicted", memory), measured_panel(s.program, measured, f"{title}, measured")]
         return both, time_label(s)
-    return [measured_panel(s.program, measured, f"{title}, measured")], f"time in {measured.unit}"
+    return [measured_panel(s.program, measured, f"{title}, measured", memory)], f"time in {measured.unit}"
 
 
 def program_title(program: Program) -> str:

@@ -23,7 +23,7 @@ from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
 
 MAX_STAGES = 16  # the most stages that `gradients done` names
-MAX_PATH = 6  # tasks of a critical path that are all named
+MAX_PATH = 6  # a critical path of at most this many tasks is named in full
 _IDLE_HEADS = [name.replace("_", "-") for name in CAUSES]
 
 
@@ -137,8 +137,8 @@ def path_text(s: Simulation) -> str:
 def memory_text(s: Simulation, model: ModelDescription | None = None, state: OptimizerState = NO_STATE) -> str:
     """Return what each rank holds over time as CSV: from `time` on, until the next line of the rank.
 
-    With a model it is bytes, else the number of activations. `instruction` runs from then on; without one the rank waits, or
-    has ended. Raises ChimeraError as `report`.
+    With a model the amount is in bytes, without one it is the number of activations. `instruction` runs from `time` on; where
+    it is empty, the rank waits or has ended. Raises ChimeraError as `report`.
     """
     found = memory_over_time(s.program, s.timeline, model, state)
     columns = zip(*(x.tolist() for x in (found.rank, found.time, found.amount)), strict=True)
@@ -155,7 +155,7 @@ def memory_text(s: Simulation, model: ModelDescription | None = None, state: Opt
 
 
 def _quoted(text: str) -> str:
-    """Return a text without quotes as a field of CSV."""
+    """Return a text as a field of CSV. The text contains no quotes."""
     return f'"{text}"' if "," in text else text
 
 

@@ -81,7 +81,7 @@ class Simulation:
     def departures(self) -> Ints:
         """Return from when on each message is on its way, in the order of `waits.send`.
 
-        Then both its ends are posted, and it is the next one of its channel or its queues.
+        From then on both its ends are posted, and it is the next one of its channel or its queues.
         """
         w = self.waits
         if len(w.transfer):

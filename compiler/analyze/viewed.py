@@ -148,12 +148,12 @@ def _measured(s: Simulation, measured: Timeline) -> dict[str, Any]:
     Measured times count from the start of the first measured bar. `makespan`: until the iteration ended, with its all-reduces.
     `unitOfCost`: `Beside.unit_of_cost` (beside.py).
     """
-    factor, unit_of_cost = time_factor(s, measured)
+    to_measured_unit, unit_of_cost = time_factor(s, measured)
     begin = int(measured.start.min()) if len(measured) else 0
     return {
         "unit": measured.unit,
         "scale": measured.scale,
-        "factor": s.scale / measured.scale / factor,
+        "factor": s.scale / measured.scale / to_measured_unit,
         "unitOfCost": unit_of_cost,
         "makespan": measured.makespan - begin,
         **_columns(start=measured.start - begin, end=measured.end - begin),

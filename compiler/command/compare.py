@@ -58,7 +58,7 @@ Messages, all-reduce and memory are bytes of the rank with most of them; memory 
 
 
 def run(argv: Sequence[str]) -> int:
-    """Print the comparison, and return the exit status: 1 if no schedule can run at the setting, or that of findings."""
+    """Print the comparison, and return the exit status: 0, 1 if no schedule can run at the setting, or that of the findings."""
     options = compare_parser().parse_args(argv)
     try:
         if options.columns is not None:

@@ -198,8 +198,8 @@ def program_of(options: argparse.Namespace, parameters: dict[str, int], verbs: C
 
 def _arranged_program(program: Program, machine: Machine) -> Program:
     """Return a program from a file with its transfers and collectives arranged for a machine, verified."""
-    if not all(map(is_about_order, findings(program))):  # raises the findings that arranging does not correct
-        verify_program(program)
+    if not all(map(is_about_order, findings(program))):
+        verify_program(program)  # raises, since there are findings that arranging does not correct
     result = arranged(program, machine)
     if result is None:
         verify_program(program.with_header(machine=machine))  # raises if the tasks wait for each other

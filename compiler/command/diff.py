@@ -109,7 +109,7 @@ def _lines(found: ProgramDiff, a: _Side, b: _Side, shows_all: bool) -> Iterator[
 
 def _totals(a: _Side, b: _Side) -> Iterator[list[str]]:
     s, t = a.simulation, b.simulation
-    makespans = [float(x.makespan / x.scale) for x in (s, t)]
+    makespans = [x.makespan / x.scale for x in (s, t)]
     yield _row("makespan", s.time(s.makespan), t.time(t.makespan), *makespans)
     change = t.bubble_ratio - s.bubble_ratio
     yield ["bubble ratio", f"{s.bubble_ratio:.4f}", f"{t.bubble_ratio:.4f}", f"{change:+.4f}" if change else "", ""]
@@ -119,7 +119,7 @@ def _totals(a: _Side, b: _Side) -> Iterator[list[str]]:
 
 
 def _row(name: str, text_a: str, text_b: str, a: float, b: float) -> list[str]:
-    """Return a row of the table: two numbers as texts, their difference, and the difference in percent of a."""
+    """Return a row of the table: the name, both numbers as texts, their difference, and the difference in percent of a."""
     if a == b:
         return [name, text_a, text_b, "", ""]
     return [name, text_a, text_b, number_text(b - a, flags="+,"), f"{100 * (b / a - 1):+.1f} %" if a else ""]

@@ -31,7 +31,7 @@ def stdin() -> Source:
 
 
 def write_product(product: str | bytes, path: str | None) -> None:
-    """Write a product to a file, or to stdout if the path is None. Raises ChimeraError E003, and as `write_stdout`."""
+    """Write a product to a file, or to stdout if the path is None. Raises as `write` and `write_stdout`."""
     if path is None:
         write_stdout(product)
     else:
@@ -45,7 +45,7 @@ def check_is_file(output: str | None, on_stdout: str) -> None:
 
 
 def check_inputs_not_overwritten(output: str | None, schedules: Iterable[Source], options: argparse.Namespace) -> None:
-    """Raise ChimeraError E002 if -o names a file that is read: a schedule, or that of one of the options `INPUTS`."""
+    """Raise ChimeraError E002 if -o names a file that is read: a schedule, or the file of one of the options `INPUTS`."""
     inputs = [("the schedule itself", source.name) for source in schedules]
     named = [(name, getattr(options, attribute, None)) for name, attribute in INPUTS.items()]  # some verbs have fewer
     inputs += [(f"the file of --{name}", path) for name, path in named if path is not None]
@@ -92,7 +92,7 @@ def check_columns(chosen: int, has_width: bool, readers: str) -> None:
 
 
 def columns(chosen: int | None, output: str | None) -> int | None:
-    """Return the width that a product is drawn for: the chosen one, else the terminal's; None if it goes elsewhere.
+    """Return the width that a product is drawn for: the chosen one, else the terminal's; None if the product goes elsewhere.
 
     chosen: of --columns; output: the path of -o.
     """

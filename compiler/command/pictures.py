@@ -10,9 +10,9 @@ from chimerac.compiler.command.files import suffix
 from chimerac.compiler.given import shown_text
 
 PICTURES = ("svg", "png", "pdf")  # choices of --emit
-_INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4}
+_INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4}  # by unit of length
 MAX_INCHES = 40.0
-_RANKS = re.compile(r"([0-9]{1,9})(?: *\.\. *([0-9]{1,9}))?")
+_RANKS = re.compile(r"([0-9]{1,9})(?: *\.\. *([0-9]{1,9}))?")  # a rank, or a range such as 4..7
 
 
 def check_picture_output(emit: str, output: str | None) -> None:

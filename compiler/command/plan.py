@@ -29,7 +29,7 @@ from chimerac.compiler.plan.space import Configuration, Problem, parameters
 from chimerac.compiler.plan.space import names as parameter_names
 from chimerac.compiler.profiles import find_profile, link_from_text
 
-INTERRUPTED = 130
+INTERRUPTED = 130  # exit status after Ctrl-C
 COLUMNS = 110  # of a line of text that can be broken
 BAR = 40  # characters of the longest bar
 HEAD = ("", "schedule", "D", "W", "micro-batch", "N", "recompute", "ZeRO-1", "samples/s", "memory", "loses by")

@@ -6,10 +6,11 @@ import argparse
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from chimerac.compiler.command.files import check_inputs_not_overwritten, print_
 from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
 from chimerac.compiler.command.options import path_or_stdout
 from chimerac.compiler.command.search_memory import SearchMemory
-from chimerac.compiler.command.search_progress import Progress, figure, summary
+from chimerac.compiler.command.search_progress import Progress, figure, summary, uneven_ranks
 from chimerac.compiler.command.values import costs_of, integer, named_values, parameters_of
 from chimerac.compiler.command.verbs import search_parser
 from chimerac.compiler.given import cost_from_text
@@ -34,8 +35,11 @@ from chimerac.compiler.pipeline import compile_source, verify_program
 from chimerac.compiler.search.given import Given, given_from_durations, given_from_json
 
 if TYPE_CHECKING:
+    from chimerac.compiler.search.problem import Problem
+    from chimerac.compiler.search.sequences import Order
     from chimerac.compiler.search.texts import EvaluatedText
 
+PLACEMENTS = 0.4  # share of --time in which --placements compares placements; the best one is searched in the rest
 ATTEMPTS = 4  # with --memory: the most searches, each with lower limits than the one before, until a found order fits
 MOST_SECONDS = 7 * 24 * 3600  # the largest value of --time
 SEEDS = 2**31  # the number of values of --seed
@@ -49,7 +53,7 @@ OF_TEXTS = ("sizes", "hops", "tries")
 OF_ORDERS: dict[str, object] = {
     "parameters": [], "costs": [], "hop": None, "costs_path": None, "backward": None, "time": None, "certificate": None,
     "model": None, "profile": None, "memory": None, "optimizer": None, "zero": False, "precision": "float32",
-    "micro_batch": None, "seq_len": None, "partition": None, "link": None,
+    "placements": False, "micro_batch": None, "seq_len": None, "partition": None, "link": None,
 }  # fmt: skip
 # What a message calls an option that does not have the name of its attribute.
 OPTIONS = {"parameters": "-p", "costs": "--cost", "costs_path": "--costs", "backward": "--split or --fused"}
@@ -132,26 +136,67 @@ def _search_orders(options: argparse.Namespace) -> int:
     # start-up: 1300 ms for numba and OR-tools, for this verb only
     from chimerac.compiler.exchange.listing_text import with_suffix
     from chimerac.compiler.search.certificate import certificate
-    from chimerac.compiler.search.from_program import problem_of
+    from chimerac.compiler.search.from_program import given_of, problem_of
     from chimerac.compiler.search.known_orders import library_orders, order_of
     from chimerac.compiler.search.orders import search
-    from chimerac.compiler.search.sequences import one_after_another
+    from chimerac.compiler.search.placements import best_placement
+    from chimerac.compiler.search.sequences import Order, one_after_another
     from chimerac.compiler.search.text import schedule_text
 
-    name = with_suffix(program.header.schedule, "_found")
-    for attempt in range(ATTEMPTS):
-        problem = problem_of(program, given if memory is None else memory.within(given))
-        own = order_of(problem, program)
-        known = chain([("the given schedule", own)] if own is not None else [], library_orders(problem))
-        progress = Progress(seconds)
-        state = search(problem, known, seconds, options.seed, progress.show)
+    def problem_for(program: Program, given: Given) -> Problem:
+        """Return the problem, with the limits of --memory if it is given."""
+        return problem_of(program, given if memory is None else memory.within(given))
+
+    def known_orders(problem: Problem) -> Iterator[tuple[str, Order]]:
+        """Yield the orders with which a search begins: that of `program`, if it fits the problem, and those of the library."""
+        if (own := order_of(problem, program)) is not None:
+            yield "the given schedule", own
+        yield from library_orders(problem)
+
+    name, given_program, placed = with_suffix(program.header.schedule, "_found"), program, None
+    if options.placements:
+        problem, for_placements = problem_for(program, given), PLACEMENTS * seconds
+        progress, seconds = Progress(for_placements), seconds - for_placements
+        placed = best_placement(
+            problem,
+            known_orders(problem),
+            for_placements,
+            options.seed,
+            lambda best: progress.show(best.order.makespan / problem.scale, best.bound / problem.scale),
+            None if memory is None else partial(memory.limits_for, program),
+        )
         progress.close()
+        if placed.problem.pipes != problem.pipes:
+            _, compiled = schedule_text(placed.problem, placed.order, name, [], statements)
+            program = compiled.program.with_partition(program.partition)
+            memory = SearchMemory.of(program, profile, options, SPLIT[options.backward])
+            given = given_of(placed.problem)
+            if profile is not None:  # other stages send messages over each link
+                given = replace(given, links=_given_by_profile(program, profile, options).links)
+            if memory is not None:  # `problem_for` adds the limits of `memory`
+                given = replace(given, activations=None, limits=None)
+    for attempt in range(ATTEMPTS):
+        problem = problem_for(program, given)
+        known = known_orders(problem)
+        if placed is not None:  # the limits may be lower now, and the links other ones
+            order = Order.of(problem, placed.order.sequence, placed.order.length)
+            known = chain([] if order is None else [("the search for a placement", order)], known)
+        progress = Progress(seconds)
+        state = search(problem, known, 0 if placed and placed.is_interrupted else seconds, options.seed, progress.show_state)
+        progress.close()
+        bound = None  # of every placement
+        if placed is not None:
+            rescaled = problem.scale / placed.problem.scale
+            bound = int(placed.bound * rescaled)
+            state.known = None if placed.known is None else (round(placed.known[0] * rescaled), placed.known[1])
+            state.is_interrupted |= placed.is_interrupted
         assert state.best is not None, "a search ends with an order"
         # If the best order of the last attempt needs too much, slower ones are tried: they may need fewer bytes.
         is_last = memory is not None and (state.is_interrupted or attempt == ATTEMPTS - 1)
         for order in [*state.pool, one_after_another(problem)] if is_last else [state.best]:
-            state.best = order
-            lines = summary(state, program, problem, "" if profile is None else " ms")
+            if order is not state.best:
+                state.best, state.best_by = order, "a slower order that needs fewer bytes"
+            lines = summary(state, given_program, problem, "" if profile is None else " ms", bound)
             text, compiled = schedule_text(problem, order, name, lines, statements)
             found = compiled.program.with_partition(program.partition)
             if memory is None or memory.fits(found):
@@ -164,9 +209,11 @@ def _search_orders(options: argparse.Namespace) -> int:
     write_product(text, options.output)
     if certificate_path is not None:
         write_product(certificate(state, name, found.digest), path_or_stdout(certificate_path))
+    if placed is None and (hint := uneven_ranks(problem)) is not None:
+        lines.append(hint)
     write_stderr("".join(f"{line}\n" for line in lines))
     if profile is not None:
-        before, after = (_milliseconds(x, profile, options) for x in (program, found))
+        before, after = (_milliseconds(x, profile, options) for x in (given_program, found))
         times = f"{figure(after)} ms, the given schedule {figure(before)} ms"
         write_stderr(f"simulated with busy links and all-reduces: {times}\n")
     if options.output is not None and certificate_path not in (None, "-"):
@@ -211,7 +258,7 @@ def _check_paths(options: argparse.Namespace) -> str | None:
 
 
 def _placement(options: argparse.Namespace) -> tuple[Program, list[str]]:
-    """Return a verified program with the placement, and the statements that the found schedule repeats: sync, tied and size.
+    """Return the given schedule as a verified program, and the statements that the found one repeats: sync, tied and size.
 
     Raises ChimeraError with the findings about the schedule, and E002 for -p with a compiled program.
     """
@@ -270,8 +317,8 @@ def _check_memory_options(options: argparse.Namespace) -> None:
 def _with_partition(program: Program, profile: Profile | None, options: argparse.Namespace) -> Program:
     """Return the program with a partition of --model.
 
-    Raises ChimeraError: E002 for --hop and --costs with a profile, which has other times; others as `model_for` and
-    `with_partition`.
+    Raises ChimeraError: E002 for --hop or --costs beside a profile, which has its own times of messages; others as `model_for`
+    and `with_partition`.
     """
     for option, value in (("--hop", options.hop), ("--costs", options.costs_path)):
         if value is not None and profile is not None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.files import write_stderr
 from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.partition import partition_for
 from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.analyze.memory import OptimizerState, check_memory
+from chimerac.compiler.analyze.memory import OptimizerState, check_memory, fixed_bytes
 from chimerac.compiler.command.modelled import model_for
 from chimerac.compiler.command.values import number_of_bytes, state_of
 from chimerac.compiler.search.given import Given
 from chimerac.compiler.search.memory_limits import MemoryLimits, excess, memory_limits
+
+if TYPE_CHECKING:
+    from chimerac.compiler.search.problem import Pipe
 
 
 class SearchMemory:
@@ -47,6 +53,17 @@ class SearchMemory:
         if given.activations is not None or given.limits is not None:
             raise refuse("E002", "--memory and the file of --costs both say what a rank may hold: leave one of them out")
         return replace(given, activations=self.limits.activations, limits=self.limits.limits)
+
+    def limits_for(self, program: Program, pipes: Sequence[Pipe]) -> tuple[int, ...]:
+        """Return the limits of the ranks for the placements of `pipes`, with which they hold the weights of other stages."""
+        h = program.header
+        moved = tuple(replace(pipe, placement=other.placement) for pipe, other in zip(h.pipes, pipes, strict=True))
+        stages = self.model.stage_sums(partition_for(program.partition, self.model, h.stages).layers)
+        before, after = (
+            [sum(fixed_bytes(header, self.model, stages, self.state, r)) for r in range(h.ranks)]
+            for header in (h, replace(h, pipes=moved))
+        )
+        return tuple(limit + a - b for limit, a, b in zip(self.limits.limits, before, after, strict=True))
 
     def fits(self, program: Program) -> bool:
         """Return whether every rank of a found program needs at most the bytes of --memory."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from chimerac.compiler.search.orders import State
     from chimerac.compiler.search.problem import Problem
 
+UNEVEN = Fraction(103, 100)  # share of the mean work of the ranks: if the busiest rank has more, --placements is suggested
 LINE_EVERY_S = 5.0  # the least time between two lines of progress, where there is no bar
 
 
@@ -25,19 +26,35 @@ def figure(value: Fraction) -> str:
     return number_text(value, 6)
 
 
-def summary(state: State, program: Program, problem: Problem, unit: str) -> list[str]:
-    """Return the lines of the summary. unit: what follows the makespan, such as ' ms'; '' if the costs have no named unit."""
+def summary(
+    state: State, program: Program, problem: Problem, unit: str, bound_of_every_placement: int | None = None
+) -> list[str]:
+    """Return the lines of the summary.
+
+    state: of the search for an order; program: the given one; problem: the searched one; unit: what follows the makespan, such
+    as ' ms'; '' if the costs have no named unit; bound_of_every_placement: as in `Placed`; None without --placements.
+    """
     assert state.best is not None, "a search ends with an order"
     makespan, bound = (Fraction(x) / problem.scale for x in (state.best.makespan, state.bound))
-    gap = "proved optimal" if state.is_proved else f"bound {figure(bound)}, gap {float(1 - bound / makespan):.2%}"
+    for_placement = "" if bound_of_every_placement is None else " for this placement"
+    gap = (
+        f"proved optimal{for_placement}"
+        if state.is_proved
+        else f"bound{for_placement} {figure(bound)}, gap {float(1 - bound / makespan):.2%}"
+    )
     busy = max(problem.busy()) / problem.scale
     h = program.header
     sizes = sizes_text(h.ranks, h.stages, h.micro_batches)
+    is_given = [p.placement for p in problem.pipes] == [p.placement for p in h.pipes]
     lines = [
-        f"Found by chimerac search for the placement of {h.schedule}: {sizes}",
+        f"Found by chimerac search for {'the' if is_given else 'another'} placement of {h.schedule}: {sizes}",
         f"makespan {figure(makespan)}{unit}, wall bubble of the busiest rank {figure(makespan - busy)}; {gap}; "
         f"by {state.best_by}",
     ]
+    if bound_of_every_placement is not None:
+        least = bound_of_every_placement / problem.scale
+        lines += [f"pipe {p.name}: stages on ranks {' '.join(map(str, p.placement))}" for p in problem.pipes]
+        lines.append(f"no placement with as many stages of each pipe on each rank has a makespan below {figure(least)}{unit}")
     if state.known is not None:
         known, name = state.known
         more = known / state.best.makespan - 1 if state.best.makespan else 0.0
@@ -47,11 +64,22 @@ def summary(state: State, program: Program, problem: Problem, unit: str) -> list
     return lines
 
 
+def uneven_ranks(problem: Problem) -> str | None:
+    """Return a line that suggests --placements if the busiest rank has more than `UNEVEN` of the mean work; else None."""
+    busy = problem.busy()
+    rank, mean = max(range(len(busy)), key=lambda r: busy[r]), Fraction(sum(busy), len(busy))
+    if busy[rank] <= UNEVEN * mean:
+        return None
+    figures = f"{figure(busy[rank] / problem.scale)}, the mean of all ranks is {figure(mean / problem.scale)}"
+    return f"rank {rank} computes for {figures}: --placements also tries other placements"
+
+
 class Progress:
     """Shows the best makespan, the bound and the gap as they change.
 
-    On a terminal, if tqdm is installed, they stand beside a bar of the time; else a line is written now and then. seconds: the
-    time that the search may take.
+    On a terminal, if tqdm is installed, they stand beside a bar of the time; else a line is written from time to time.
+
+    seconds: the time that the search may take.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -64,11 +92,14 @@ class Progress:
             layout = "{desc} |{bar}| {n:.0f}/{total:.0f} s"
             self.bar = tqdm(total=seconds, bar_format=layout, file=sys.stderr, leave=False)
 
-    def show(self, state: State) -> None:
-        """Show a state: beside the bar at once; as a line only if the last one is old enough and differs."""
+    def show_state(self, state: State) -> None:
+        """Show what a search for an order knows."""
         assert state.best is not None, "a search reports states that have an order"
+        self.show(state.best.makespan / state.problem.scale, state.bound / state.problem.scale)
+
+    def show(self, best: Fraction, bound: Fraction) -> None:
+        """Show the best makespan and the bound: beside the bar at once; as a line only if the last one is old and differs."""
         elapsed = time.monotonic() - self.begun
-        best, bound = (Fraction(x) / state.problem.scale for x in (state.best.makespan, state.bound))
         text = f"best {figure(best)}  bound {figure(bound)}  gap {float(1 - bound / best) if best else 0:.2%}"
         if self.bar is not None:
             self.bar.set_description_str(text, refresh=False)

@@ -18,7 +18,7 @@ from chimerac.compiler.command.files import print_findings
 from chimerac.compiler.command.verbs import serve_parser
 from chimerac.compiler.library import entries, find, names
 from chimerac.compiler.playground.offered import Content, Product
-from chimerac.compiler.playground.server import Playground
+from chimerac.compiler.playground.server import Playground, PortError
 
 FIRST = "schedules/chimera.sched"  # the page opens with it if no schedule is given
 # By product: the suffixes of its files. The file of a product that is neither here nor in NAMED_BY_SUFFIX ends in .txt.
@@ -80,7 +80,7 @@ def products() -> list[Product]:
 
 
 def server_for(port: int, offered: Content) -> Playground:
-    """Return the server. Raises ChimeraError E002 for a port that cannot be used."""
+    """Return the server. Raises ChimeraError E002 for a port that cannot be used, or if no process can be started."""
     if not 0 <= port <= 65535:
         raise refuse("E002", f"--port {port}: a port is 1 to 65535, or 0 for any that is free")
     root = str(Path(chimerac.__file__).parents[1])
@@ -89,9 +89,11 @@ def server_for(port: int, offered: Content) -> Playground:
     command = [sys.executable, "-P", "-m", "chimerac.compiler.command.served"]  # -P: no imports from the current folder
     try:
         return Playground(port, offered, command, environment)
-    except OSError as error:
+    except PortError as error:
         help = "give another port, or --port 0 for any that is free"
         raise refuse("E002", f"--port {port}: the port cannot be used: {reason(error)}", help=help) from None
+    except OSError as error:
+        raise refuse("E002", f"{sys.executable}, which compiles for the page, cannot be started: {reason(error)}") from None
 
 
 def _open(url: str) -> None:

@@ -38,9 +38,7 @@ def _run(guide: Guide, part: str | None) -> int:
     if part is not None:
         return PARTS[part](guide)
     guide.say(
-        """This tour has five parts: """
-        + ", ".join(PARTS)
-        + """. Everything that it draws is computed while you read. A line
+        f"""This tour has five parts: {", ".join(PARTS)}. Everything that it draws is computed while you read. A line
         that begins with $ is a command that you can repeat."""
     )
     first = guide.choose("Where do you want to begin?", list(PARTS))

@@ -21,7 +21,7 @@ def named_values(option: str, given: Sequence[str], example: str) -> Mapping[str
     found: list[Diagnostic] = []
     values: dict[str, str] = {}
     for text in given:
-        name, value = (part.strip() for part in text.partition("=")[::2])
+        name, value = (part.strip() for part in text.partition("=")[::2])  # without the "=" between them
         if not name or not value:
             found.append(Diagnostic("E002", f"{option} {text}: expected NAME=VALUE, for instance {option} {name or example}=4"))
         elif name in values:
@@ -45,7 +45,7 @@ def without_parameters(argv: Sequence[str]) -> list[str]:
     for word in rest:
         if word == "-p":
             next(rest, None)
-        elif not re.match(r"-p=?\w+ *=", word):  # -pD=4
+        elif not re.match(r"-p=?\w+ *=", word):  # -pD=4 or -p=D=4
             words.append(word)
     return words
 

@@ -1,6 +1,7 @@
 """The verbs of the command: the options and the help of each.
 
-A parser also sets the attributes of options that its verb lacks and that functions shared by several verbs read.
+Functions that several verbs share read the attributes of options that not every verb has. A parser sets those that its verb
+lacks (`set_defaults`).
 """
 
 from __future__ import annotations
@@ -144,6 +145,9 @@ def search_parser() -> argparse.ArgumentParser:
     backward.add_argument("--fused", dest="backward", action="store_const", const="fused", help="split no backward")
     p.add_argument("--time", metavar="SECONDS", help="end a search after this time, default 60; with --memory it may be "
                    "repeated up to three times")  # fmt: skip
+    p.add_argument("--placements", action="store_true",
+                   help="also try other placements, with as many stages of each pipe on each rank, in two fifths of the "
+                   "time; useful where stages or links are uneven")  # fmt: skip
     p.add_argument("--seed", metavar="K", type=shared.integer_option, default=0, help="of the random numbers, default 0")
     shared.add_output(p, "write the schedule to a file instead of stdout")
     p.add_argument("--certificate", metavar="PATH", type=shared.output_path,
@@ -154,7 +158,7 @@ def search_parser() -> argparse.ArgumentParser:
     shared.add_profile(p)
     shared.add_link(p)
     shared.add_partition(p)
-    p.set_defaults(split=None)
+    p.set_defaults(split=None)  # the --split of `shared.add_model`; the one above sets `backward`
     p.add_argument("--texts", action="store_true",
                    help="search for a text with parameters instead, good at several sizes and hop costs at once")  # fmt: skip
     p.add_argument("--sizes", metavar="SIZE", nargs="+",

@@ -46,7 +46,7 @@ def run(argv: Sequence[str]) -> int:
 
 def _watch(options: argparse.Namespace, parser: argparse.ArgumentParser, path: str) -> NoReturn:
     """Show the product of the file, and again after every change of the file or of the terminal's size, until Ctrl-C."""
-    shown: object = ()
+    shown: tuple[State, os.terminal_size] | None = None
     while True:
         state, size = _settled(path), shutil.get_terminal_size()
         if (state, size) != shown:
@@ -66,7 +66,7 @@ def _state(path: str) -> State:
 def _settled(path: str) -> State:
     """Return the state of a file, after waiting until it seems to be written completely.
 
-    A file that does not exist may be about to be replaced, so this waits for it too.
+    A file that does not exist may be about to be replaced, so it is looked for again after QUIET_S.
     """
     before = _state(path)
     for _ in range(MAX_CHECKS):
@@ -85,11 +85,11 @@ def _text(options: argparse.Namespace, parser: argparse.ArgumentParser, path: st
     if state is None:
         return f"there is no file {visible(path)} now; waiting for it\n"
     try:
-        found = product(options, parser, ())
+        text = product(options, parser, ())
     except ChimeraError as error:
         return render(error.diagnostics, coloured(options.color, sys.stdout))
-    assert isinstance(found, str), "pictures are no choices of --emit"
-    return found
+    assert isinstance(text, str), "pictures are no choices of --emit"
+    return text
 
 
 def _show(path: str, text: str, options: argparse.Namespace) -> None:

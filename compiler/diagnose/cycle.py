@@ -13,16 +13,16 @@ from chimerac.chimera_ir.program import Ints
 Item = TypeVar("Item")
 
 MAX_WORK = 1_500_000  # waits visited before the search stops
-MAX_SHOWN = 12  # waits, ranks and lines of a cycle that a finding shows
+MAX_SHOWN = 12  # the most waits, ranks or lines of a cycle that a finding shows
 
 
 def shortest_cycle(target: Ints, source: Ints, lane: Ints) -> list[int]:
     """Return the numbers of the waits in a cycle with as few waits as possible; there must be a cycle.
 
     Wait k: node target[k] cannot run before node source[k]. lane[x] is the lane of node x, for instance its rank.
-    Nodes of one lane have consecutive numbers and run one after another. So the source of each wait of the cycle is in the
-    lane of the target of the next wait, and not before it. The search is complete for up to about a thousand waits. Beyond
-    that it stops after MAX_WORK waits, with the shortest cycle found so far.
+    Nodes of one lane have consecutive numbers and run one after another. In a cycle, the source of each wait is the target of
+    the next wait, or comes after that target in its lane. The search is complete for up to about a thousand waits. Beyond
+    that it stops after visiting MAX_WORK waits, with the shortest cycle found so far.
     """
     order = np.argsort(target, kind="stable")
     target, source = target[order], source[order]
@@ -94,7 +94,7 @@ def cycle_fact(ranks: Sequence[int]) -> str:
 
 
 def shown(lines: Sequence[str], what: str) -> list[str]:
-    """Return the first lines, and one that says how many more there are. what: the word for them, for instance 'waits'."""
+    """Return the first MAX_SHOWN lines, and one that counts the others, if any. what: the word for them, such as 'waits'."""
     return [*lines[:MAX_SHOWN], *([f"... and {len(lines) - MAX_SHOWN} more {what}"] if len(lines) > MAX_SHOWN else [])]
 
 

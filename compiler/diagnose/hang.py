@@ -36,7 +36,7 @@ from chimerac.compiler.verify.waits import COLLECTIVES, END, Hang, Reason
 NOTHING_FOUND = "it ends on no machine, and no move of a single instruction was found that corrects it"
 MAX_MOVES = 4  # moves in one suggestion
 MAX_TRIED = 2_000_000  # instructions verified in the search for a suggestion
-LARGER_WINDOWS = 8  # larger windows that are tried
+LARGER_WINDOWS = 8  # how many larger windows are tried
 
 
 def _relation(index: ProgramIndex, hang: Hang, reason: Reason, target: int, source: int) -> str:
@@ -115,10 +115,10 @@ def _nodes(hang: Hang, cycle: list[int]) -> list[int]:
 
 
 def _rows(index: ProgramIndex, hang: Hang, node: int) -> list[int]:
-    """Return the row of an instruction; for a completion, the rows that post its ends."""
+    """Return the rows of a node: of an instruction its own row, of a completion the rows that post its ends."""
     if node < len(index.program):
         return [node]
-    a, b = np.searchsorted(hang.waits.target, (node, node + 1))
+    a, b = np.searchsorted(hang.waits.target, (node, node + 1))  # the waits are sorted by target
     ends = hang.waits.reason[a:b] == END
     return sorted(hang.waits.source[a:b][ends].tolist())
 
@@ -181,8 +181,8 @@ def _suggestion(index: ProgramIndex, hang: Hang, cycle: list[int]) -> str:
             if not remaining:
                 moves.append(move)
                 lines = "\n".join(moves)
-                count = "tried: it" if len(moves) == 1 else f"these {len(moves)} moves were tried together: it"
-                return f"{lines}; {count} then ends on the {machine_name(hang.machine, h.window)} machine"
+                tried = "tried: it" if len(moves) == 1 else f"these {len(moves)} moves were tried together: it"
+                return f"{lines}; {tried} then ends on the {machine_name(hang.machine, h.window)} machine"
             next_hang = hang_on(ProgramIndex(changed), hang.machine) if {d.code for d in remaining} == {"E440"} else None
             if next_hang is not None and (best is None or next_hang.executed_count > best.hang.executed_count):
                 best = _Move(move, changed, next_hang)

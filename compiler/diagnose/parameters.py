@@ -91,16 +91,16 @@ class _Trial:
         return True
 
 
-def _help(schedule: n.Schedule, s: n.Require, given: Values, trial: _Trial) -> str:
+def _help(schedule: n.Schedule, requirement: n.Require, given: Values, trial: _Trial) -> str:
     """Return the help with values with which the schedule compiles: the nearest ones of one parameter, else of two.
 
-    s: the requirement that is not met. Return '' if no such values are found.
+    requirement: the one that is not met. Return '' if no such values are found.
     """
     params = [p.name.name for p in schedule.statements if isinstance(p, n.Param)]
     current = parameter_values(schedule, given, trial.budget)
     if current is None:
         return ""
-    names = set(names_in(s.condition))
+    names = set(names_in(requirement.condition))
     # Of the parameters that a requirement names, it is taken to be about the one that is declared last: `N % D == 0` is about N
     # if `param N` comes after `param D`.
     involved = [p for p in params if p in names][::-1]
@@ -121,8 +121,8 @@ def _help(schedule: n.Schedule, s: n.Require, given: Values, trial: _Trial) -> s
 def _pairs(involved: list[str], params: list[str]) -> list[tuple[str, str]]:
     """Return the pairs of parameters to change together, each pair in the order of the text.
 
-    involved: the parameters that the requirement names, the one declared last first. Every pair has this one and another
-    parameter.
+    involved: the parameters that the requirement names, in the reverse order of the text. Every pair has the first of these and
+    another parameter.
     """
     others = [*involved[1:], *(name for name in params if name not in involved)]
     pairs = [(a, b) for a in involved[:1] for b in others[:MAX_PAIRS]]

@@ -32,8 +32,8 @@ class Block:
     """What is between two braces, with the head before them.
 
     source: the text; head: the tokens before the opening brace that belong to the block, such as `order ticks`; brace, close:
-    the indices of the opening and the closing brace among the tokens, close None while the block is open; indent: the spaces at
-    the beginning of the line with the opening brace.
+    the indices of the opening and the closing brace among the tokens, close None while the block is open; indent: how many
+    spaces the line with the opening brace begins with.
     """
 
     source: Source
@@ -110,7 +110,7 @@ class Place:
         return " ".join(self.source.text[self.tokens[first].start : self.tokens[end - 1].end].split()) if first < end else ""
 
     def span(self, first: int, end: int) -> Span:
-        """Return the span of the tokens first .. end - 1, which are on one line."""
+        """Return the span from token `first` to token end - 1."""
         a, b = self.tokens[first], self.tokens[end - 1]
         return Span(self.source, a.line, a.column, b.line, b.column + len(b.text))
 
@@ -151,7 +151,7 @@ class Place:
         return None
 
     def open_brackets(self, symbols: str = "([") -> list[int]:
-        """Return the indices of those of `symbols` that are open at the error within its block."""
+        """Return the indices of the brackets that are open at the error, within its block. symbols: which brackets."""
         found: list[int] = []
         for k in range(self.blocks[-1].brace + 1 if self.blocks else 0, self.at):
             text = self.tokens[k].text

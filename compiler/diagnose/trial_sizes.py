@@ -26,8 +26,9 @@ Sizes = Mapping[str, int]
 class TrialSize:
     """A size at which edited texts are tried.
 
-    parameters: of the schedule; tasks: what a trial counts as, in tasks; original: the program of the original text, which an
-    edit must not change, None if that text does not compile at this size; required: whether an edited text must compile.
+    parameters: of the schedule; tasks: how many tasks a trial counts as (at the doubled size, those of the given size);
+    original: the program of the original text, which an edit must not change, None if that text does not compile at this size;
+    required: whether an edited text must compile.
     """
 
     parameters: Sizes
@@ -87,7 +88,7 @@ def _doubled(given: Sizes) -> Iterator[Sizes]:
 
 
 def _with_other_ratios(given: Header, names: Sequence[str], header_at: Callable[[Sizes], Header | None]) -> list[Header]:
-    """Return at most MAX_DIFFERENT sizes at which two of the named parameters have another ratio than at the given size.
+    """Return at most MAX_DIFFERENT headers in which two of the named parameters have another ratio than in the given one.
 
     One parameter is two or three times as large. Sizes with more micro-batches on the same ranks come first.
     """

@@ -40,7 +40,10 @@ _COMMENT = re.compile(r"#[^\n]*")
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What a text compiles to. makespan: of the tasks; activations: the most of any rank; tasks: before they are lowered."""
+    """What a text compiles to.
+
+    makespan: of the tasks; activations: the most of any rank; tasks: the program of tasks; program: the lowered one.
+    """
 
     makespan: int
     activations: int
@@ -53,9 +56,10 @@ class Trials:
     """The search for an edit under which a schedule's order runs, with a bound on its work.
 
     attempt: compiles an edited text under parameters; returns None if that fails; sizes: where an edit is tried, the given size
-    first; option_text: the part of the help that names the option with which texts are compiled, '' without one; limited: the
-    text has limits, which are not checked at other sizes; budget: operations of all trials together; spent: the effort so far,
-    in tasks: for every text tried, the tasks of its size, and TASKS_PER_CHARACTER for each character outside of comments.
+    first; option_text: the part of the help that names the option with which texts are compiled, '' without one; limited:
+    whether the text has limits, which are not checked at other sizes; budget: operations of all trials together; spent: the
+    effort so far, in tasks: for every text tried, the `tasks` of its `TrialSize`, and TASKS_PER_CHARACTER for each character
+    outside of comments.
     """
 
     attempt: Callable[[str, Sizes], TrialResult | None]

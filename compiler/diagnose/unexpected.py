@@ -15,6 +15,7 @@ from chimerac.compiler.diagnose.place import Block, Place
 from chimerac.compiler.diagnose.slips import Change, answers
 
 MIN_WORDS_FURTHER = 4  # words after a change that must parse, unless the parser then reaches the next line
+# The statements that are never in a block.
 _STATEMENTS = frozenset(["param", "require", "ranks", "stages", "pipe", "order", "size", "sync", "tied", "window"])
 _OPERATORS = frozenset(("PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND"))
 
@@ -63,10 +64,10 @@ def explain(p: Place, meaningless: str, read: Reader) -> SyntaxFinding:
 
 def _brace_is_missing(p: Place) -> bool:
     """Return whether a statement begins within a block, or an else within its if, in a text with fewer } than {."""
-    symbols = [w.text for w in p.tokens]
+    texts = [w.text for w in p.tokens]
     is_statement = p.starts_line and p.text() in _STATEMENTS - p.allowed and not _most_similar(p.text(), p.allowed)
     is_else = p.text() == "else" and any("if" in (w.text for w in b.head) for b in p.blocks)
-    return (is_statement or is_else) and bool(p.blocks) and symbols.count("{") > symbols.count("}")
+    return (is_statement or is_else) and bool(p.blocks) and texts.count("{") > texts.count("}")
 
 
 def _missing_brace(p: Place, read: Reader) -> SyntaxFinding:
@@ -104,7 +105,7 @@ def _beginning(p: Place, block: Block) -> str:
 
 
 def _closes_another(p: Place, block: Block, close: int) -> bool:
-    """Return whether the brace that closes a block begins a line further left than the line of the block."""
+    """Return whether the closing brace of a block begins a line, and is further left than the line of the opening brace."""
     word = p.tokens[close]
     return p.tokens[close - 1].line < word.line != p.tokens[block.brace].line and word.column - 1 < block.indent
 
@@ -131,10 +132,10 @@ def _extra_brace(p: Place, read: Reader) -> SyntaxFinding:
 
 
 def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
-    """Return a help text, '' if there is none, and the change that it suggests, if the parser gets further with it."""
+    """Return a help text, '' if there is none, and the change that it suggests; None if the parser gets no further with it."""
     text = p.text()
     if text not in p.keywords and (near := _most_similar(text, p.allowed & p.keywords)):
-        return _did_you_mean(p, p.at, near, read)
+        return _did_you_mean(p, near, read)
     for k in range(p.at - 1, max(p.at - 4, -1), -1):  # the three tokens before the error, the last one first
         word = p.tokens[k].text
         if p.tokens[k].line == p.tokens[p.at].line and word.isidentifier() and word not in p.keywords:
@@ -147,7 +148,7 @@ def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
         if p.on_one_line(answer.first, answer.end) and _parses_further(p, answer := _with_spaces(p, answer), read):
             return _help_of_change(p, answer), answer
     if near := _most_similar(text, p.allowed & p.keywords):
-        return _did_you_mean(p, p.at, near, read)
+        return _did_you_mean(p, near, read)
     line_above_is_open = p.starts_line and p.at and (not p.text(-1).isalnum() or p.text(-1) in p.keywords)
     if line_above_is_open and {"INT", "NAME", "LPAR"} <= p.terminals:
         return f"something is missing after '{p.text(-1)}' in line {p.tokens[p.at - 1].line}", None
@@ -164,9 +165,9 @@ def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
     return "", None
 
 
-def _did_you_mean(p: Place, k: int, near: str, read: Reader) -> tuple[str, Change | None]:
-    """Return the help that suggests a word for token k, and the change if the parser then gets further."""
-    change = Change(k, k + 1, near)
+def _did_you_mean(p: Place, near: str, read: Reader) -> tuple[str, Change | None]:
+    """Return the help that suggests a word for the token at the error, and the change if the parser then gets further."""
+    change = Change(p.at, p.at + 1, near)
     return f"did you mean '{near}'?", change if _parses_further(p, change, read) else None
 
 
@@ -184,7 +185,7 @@ def _with_spaces(p: Place, change: Change) -> Change:
 
 
 def _help_of_change(p: Place, change: Change) -> str:
-    """Return the help that suggests a change. It names the place of the change if the finding marks another."""
+    """Return the help that suggests a change. It names the place of the change if the finding marks another place."""
     old = p.between(change.first, change.end)
     where = "" if change.first == p.at else f"{p.span(change.first, change.end)}: "
     instruction = f"write '{change.new}' instead of '{old}'" if change.new else f"remove '{old}'"
@@ -235,7 +236,7 @@ def expected(p: Place) -> str:
         names.append("the end of the text")
     if p.terminals == {"COMPARE"}:
         names.append("'<='" if p.text(-2) == "limit" else "a comparison")
-    texts = p.allowed - {"("} if words else p.allowed
+    texts = p.allowed - {"("} if words else p.allowed  # after an operand, "(" could only begin arguments
     return _joined([*words, *sorted([*(f"'{word}'" for word in texts), *names])])
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def draw_curves(sheet: Sheet, panel: Panel, curve: MemoryCurve, ranks: Sequence[int], top: float, right: float) -> list[Axes]:
     """Draw what each rank holds over time, all ranks to one scale, and return the axes, one for each part of the time.
 
-    top: the upper edge of the title, which is above the curves, in inches below that of the sheet. right: where the curves end,
+    top: the upper edge of the title above the curves, in inches from the upper edge of the sheet. right: where the curves end,
     in inches from the left edge of the sheet.
     """
     sheet.text(MARGIN, top, f"{curve.title}, all ranks to one scale; the numbers are the peaks", style="italic")
@@ -49,7 +49,7 @@ def _visible(times: Sequence[float], amounts: Sequence[int]) -> tuple[list[float
     """Return at most two points of a curve for each time.
 
     These are the largest amount at this time, if it is larger than the amounts before and after, and the last amount. So a peak
-    that lasts no time is drawn, and a dip is not.
+    that lasts no time is drawn, and a dip that lasts no time is not.
     """
     points: list[tuple[float, int]] = []
     k = 0

@@ -47,7 +47,7 @@ def legend(panels: Sequence[Panel], has_all_reduces: bool, has_stages: bool) -> 
     used = [form.op for form in FORMS if form.letter and any((t.op == form.op).any() for t in tables)]
     hues = min(max((len(p.program.header.pipes) for p in panels), default=1), len(PIPES))
     letters = {op: FORMS[op].letter for op in used}
-    tasks = [Entry(tuple(_swatch(k, op) for k in range(hues)), f"{x} {WORDS[x]}") for op, x in letters.items()]
+    tasks = [Entry(tuple(_swatch(k, op) for k in range(hues)), f"{letter} {WORDS[letter]}") for op, letter in letters.items()]
     of_pipes, marks = [], []
     pipes = panels[0].program.header.pipes if len(panels) == 1 else ()
     if len(pipes) > 1:
@@ -57,9 +57,11 @@ def legend(panels: Sequence[Panel], has_all_reduces: bool, has_stages: bool) -> 
         if len(pipes) > MAX_PIPES:
             of_pipes.append(Entry((), f"and {len(pipes) - MAX_PIPES} more pipes"))
     if has_all_reduces:
+        # An all-reduce that takes no time is drawn as a mark, and another one as a box.
         has_marks = any(p.all_reduces is None or (p.all_reduces[0] == p.all_reduces[1]).any() for p in panels)
-        swatch = Swatch(mark="▲") if has_marks else Swatch("#ffffff", ALL_REDUCE_HATCH)
-        marks.append(Entry((swatch,), "all-reduce of the gradients of a stage"))
+        has_boxes = any(p.all_reduces is not None and (p.all_reduces[0] < p.all_reduces[1]).any() for p in panels)
+        swatches = [Swatch(mark="▲")] * has_marks + [Swatch("#ffffff", ALL_REDUCE_HATCH)] * has_boxes
+        marks.append(Entry(tuple(swatches), "all-reduce of the gradients of a stage"))
     if any(p.messages is not None and (p.messages.end > p.messages.start).any() for p in panels):
         marks.append(Entry((Swatch(mark="╲"),), "message on its way"))
     stage = "; the stage is below them, or after a dot" if has_stages else ""
@@ -81,17 +83,17 @@ def notes(
     chosen: the ranks of each panel that are drawn. boxes: the boxes of these ranks, also at times that are not drawn.
     hides_numbers: some boxes are drawn without their numbers.
     """
-    found = []
+    sentences = []
     if drawn.left_out is not None:
         low, high = drawn.left_out
         missing = "" if len(panels) > 1 else _missing(panels[0], boxes[0], drawn)
-        found.append(f"The time from {number_text(low)} to {number_text(high)} is not drawn{missing}.")
+        sentences.append(f"The time from {number_text(low)} to {number_text(high)} is not drawn{missing}.")
     if any(len(ranks) < p.program.world for p, ranks in zip(panels, chosen, strict=True)):
         shown = [f"{len(ranks)} of {p.program.world}" for p, ranks in zip(panels, chosen, strict=True)]
-        found.append(f"Ranks drawn: {', '.join(dict.fromkeys(shown))}.")
+        sentences.append(f"Ranks drawn: {', '.join(dict.fromkeys(shown))}.")
     if hides_numbers:
-        found.append("Boxes that are too narrow have no number.")
-    return found
+        sentences.append("Boxes that are too narrow have no number.")
+    return sentences
 
 
 def _missing(panel: Panel, boxes: Boxes, drawn: Extent) -> str:
@@ -109,7 +111,10 @@ def _missing(panel: Panel, boxes: Boxes, drawn: Extent) -> str:
 
 
 def wrapped(text: str, inches: float, points: float) -> list[str]:
-    """Return a text as lines of about this width, or of 20 characters if that is more. points: the size of the font."""
+    """Return a text as lines of about this width, or of 20 characters if that is more; one empty line for an empty text.
+
+    points: the size of the font.
+    """
     return textwrap.wrap(text, max(20, int(inches / (CHARACTER * points / POINTS_PER_INCH))), break_long_words=False) or [""]
 
 
@@ -123,7 +128,10 @@ def flowed(groups: Sequence[Sequence[Entry]], inches: float, points: float) -> l
 
 
 def _lines(entries: Sequence[Entry], inches: float, points: float) -> list[list[tuple[float, Entry]]]:
-    """Return entries in lines of this width, each with the place where it begins."""
+    """Return the lines that entries take one after another: in each line its entries, each with the place where it begins.
+
+    A line is wider than `inches` only if its one entry is.
+    """
     lines: list[list[tuple[float, Entry]]] = [[]]
     x = 0.0
     for entry in entries:

@@ -12,8 +12,8 @@ from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.draw.timeline import background, paint
 
-MAX_RANKS = 16  # of a program that are drawn by default
-COLUMNS = 100  # characters of a line by default
+MAX_RANKS = 16  # the most ranks of a program that are drawn by default
+COLUMNS = 100  # the characters of a line by default
 
 
 def draw_overview(
@@ -59,7 +59,7 @@ def _line(program: Program, bars: Timeline, used: int, step: float, colour: bool
     filled = by_pipe.sum(axis=0)
     idle = 1 - filled.sum(axis=0)
     best = filled.argmax(axis=0)
-    text = "".join("." if idle[k] > filled[best[k], k] else FORMS[best[k]].letter or "." for k in range(used))
+    text = "".join("." if idle[k] > filled[best[k], k] else FORMS[best[k]].letter for k in range(used))
     if not colour:
         return text
     pipes = by_pipe.argmax(axis=0)

@@ -48,7 +48,7 @@ class Panel:
 
     title, facts: texts above the timeline. end: of the iteration. messages, memory: None if they are not drawn. all_reduces:
     when each of `Program.collectives` began and ended; None if only the launches are known, which are then drawn as marks.
-    counts_idle: number the idle slots (see `idle_slots_of`).
+    counts_idle: whether the idle slots are numbered (see `idle_slots_of`).
     """
 
     title: str
@@ -80,7 +80,8 @@ class Boxes:
     """The boxes of the tasks that take time, as columns: of row `row` of the program, on global rank `rank`.
 
     half: 0 for a box of full height; of the two tasks of an overlapped pair that run at once, 1 for the first, drawn above, and
-    2 for the second. number: the text of the micro-batches; stage: '' unless a pipe has several stages on a rank.
+    2 for the second. number, stage: the micro-batches and the stage as text; the stage is '' unless a pipe has several stages
+    on a rank.
     """
 
     rank: Ints
@@ -100,9 +101,9 @@ def boxes_of(panel: Panel) -> Boxes:
     p, bars = panel.program, panel.timeline
     fused = fused_bars(p, bars)
     second = set(bars.row[fused].tolist())
-    firsts = bars.take(p.table.is_task[bars.row] & ~fused & (bars.end > bars.start))
+    drawn = bars.take(p.table.is_task[bars.row] & ~fused & (bars.end > bars.start))
     entries = []
-    for rank, row, start, end in zip(*(c.tolist() for c in (firsts.rank, firsts.row, firsts.start, firsts.end)), strict=True):
+    for rank, row, start, end in zip(*(c.tolist() for c in (drawn.rank, drawn.row, drawn.start, drawn.end)), strict=True):
         if row + 1 in second:
             entries += [(rank, row, start, end, 1), (rank, row + 1, start, end, 2)]
         else:
@@ -123,7 +124,7 @@ def boxes_of(panel: Panel) -> Boxes:
 
 @dataclass(frozen=True, slots=True)
 class AllReduces:
-    """All-reduces as columns, with one entry for each rank that joins one. One that takes no time is drawn as a mark."""
+    """All-reduces as columns, with one entry for each rank that joins one. An all-reduce that takes no time is a mark."""
 
     rank: Ints
     start: Units
@@ -144,17 +145,17 @@ def all_reduces_of(panel: Panel) -> AllReduces:
 
 
 def idle_slots_of(panel: Panel) -> list[tuple[int, int, int]]:
-    """Return (rank, slot, count) of every idle slot. count: from 1 on each rank.
+    """Return (rank, slot, count) of every idle slot. count: the number that is drawn in it, from 1 on each rank.
 
     A slot is one unit of time, from time `slot` to `slot` + 1, up to the end of the iteration. In the timeline a unit must be
     the integer 1.
     """
     p, bars = panel.program, panel.timeline
     bars = bars.take(p.table.is_task[bars.row] & (bars.end > bars.start))
-    found = []
+    slots = []
     for rank in range(p.world):
         own = bars.take(bars.rank == rank)
         busy = {slot for a, b in zip(own.start.tolist(), own.end.tolist(), strict=True) for slot in range(a, b)}
         idle = [slot for slot in range(panel.end) if slot not in busy]
-        found += [(rank, slot, count) for count, slot in enumerate(idle, 1)]
-    return found
+        slots += [(rank, slot, count) for count, slot in enumerate(idle, 1)]
+    return slots

@@ -40,6 +40,7 @@ _SETTINGS: Any = {  # by the names of matplotlib's settings
     "hatch.linewidth": 0.5,
     "path.simplify": False,
 }
+# By format: entries that matplotlib would write into the file. None: they are left out.
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
@@ -101,6 +102,7 @@ def _with_title(svg: bytes, panels: Sequence[Panel], notes: Sequence[str]) -> by
     title = "; ".join(p.title for p in panels)
     about = " ".join([*(f"{p.title}: {p.facts}." for p in panels), *notes])
     text = f"<title>{escape(title)}</title>\n <desc>{escape(about)}</desc>"
+    # The role goes into the <svg ...> tag, the texts right after it.
     return re.sub(rb"(<svg [^>]*)>", lambda m: m[1] + b' role="img">\n ' + text.encode(), svg, count=1)
 
 

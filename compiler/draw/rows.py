@@ -94,9 +94,10 @@ class Rows:
         return 0.5 if self.layout.font > LEAST_FONT else 0.25
 
     def _number(self, axes: Axes, k: int, middle: float, op: int) -> None:
-        """Write the micro-batches of box k and, if there is room, its stage: below them, or after a point in half a box.
+        """Write the micro-batches of box k and, if there is room, its stage: below them, or after a dot in half a box.
 
-        Nothing is written if the edge of the axes cuts the box. middle: of the box, in inches; op: of its task.
+        Nothing is written if the edge of the axes cuts the box. middle: of the box, in inches below the upper edge of the axes.
+        op: of its task.
         """
         boxes = self.boxes
         start, end, number, stage = float(boxes.start[k]), float(boxes.end[k]), boxes.number[k], boxes.stage[k]
@@ -156,5 +157,6 @@ class Rows:
         for (rank, time), names in marks.items():
             y, x = lanes[rank], time - 0.035 / self.layout.extent.inches_per_unit
             axes.plot([time], [y], "^", color=DARK, markersize=3.2, markeredgewidth=0, clip_on=False, zorder=4)
+            # Shorter names first, so that the numbers of stages ascend.
             shown = ",".join(sorted(names, key=lambda name: (len(name), name)))
             axes.text(x, y, shown, fontsize=MARK, color=DARK, ha="right", va="center", zorder=4)

@@ -37,7 +37,7 @@ class Sheet:
 
         top: the upper edge of the block, in inches below that of the figure. height: of the block.
         """
-        found, x = [], self.left
+        blocks, x = [], self.left
         for (start, end), width in zip(self.extent.parts, self.extent.widths(), strict=True):
             box = (x / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height)
             axes = self.figure.add_axes(box, facecolor="none")
@@ -46,15 +46,19 @@ class Sheet:
             axes.set_yticks([])
             axes.set_xticks([])
             axes.spines[:].set_visible(False)
-            found.append(axes)
+            blocks.append(axes)
             x += width + BREAK
-        return found
+        return blocks
 
     def time_axis(self, axes: Sequence[Axes]) -> None:
-        """Draw the time axis below these axes, which `axes` returned: its numbers, and a mark at each side of a break."""
+        """Draw the time axis: its numbers, and a mark at each side of a break.
+
+        axes: those above the time axis, as the method `axes` returned them.
+        """
         from matplotlib.ticker import MaxNLocator
 
-        sides = (None,) if len(axes) == 1 else ("upper", "lower")  # the end of each part beside the break, where no number is
+        # At which end of each part the break is: the number nearest to it is left out.
+        sides = (None,) if len(axes) == 1 else ("upper", "lower")
         for part, width, side in zip(axes, self.extent.widths(), sides, strict=True):
             longest = max(len(f"{x:g}") for x in part.get_xlim())
             part.xaxis.set_major_locator(

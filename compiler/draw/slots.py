@@ -1,7 +1,7 @@
 """A drawing in which idle time can be counted: equal slots, a number in each idle one.
 
-rank 0 | F0   F1  [1]  [2]   B0   B1 |  2 idle
-rank 1 |[1]   F0   B0   F1   B1  [2] |  2 idle
+rank 0 |  F0  F1 [1]  B0 [2]  B1 |  2 idle
+rank 1 | [1]  F0  B0  F1  B1 [2] |  2 idle
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def draw_slots(program: Program, timeline: Timeline) -> str:
 
 
 def idle_slots(timeline: Timeline, program: Program) -> tuple[int, ...]:
-    """Return for each rank how many units of time it runs no task, up to the last end of a task of any rank."""
+    """Return for each rank how many units of time it runs no task, up to the last end of a task of any rank.
+
+    In the timeline a unit must be the integer 1.
+    """
     bars = timeline.take(program.table.is_task[timeline.row])
     busy = np.zeros(program.world, np.int64)
     np.add.at(busy, bars.rank, bars.end - bars.start)

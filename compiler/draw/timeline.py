@@ -175,7 +175,7 @@ def _placed(label: str, first: int, last: int, band: int) -> str:
 
     If it has no room, return only the letter of its task, or '': a part of a number would be another number.
     """
-    cut = (first // band + 1) * band if band else last
+    cut = (first // band + 1) * band  # where the band ends in which the task begins
     if len(label) <= min(last, cut) - first:
         return label
     if first < cut < last and len(label) <= min(last - cut, band):
@@ -213,6 +213,7 @@ def _ruler(band: range, end: int, scale: int, per_time: Fraction) -> str:
     end: of the timeline, in integers of time. scale: how many of these make a unit. per_time: characters for one of them.
     """
     total, per_unit = Fraction(end, scale), scale * per_time  # the time in units; the characters of a unit
+    # Of 1, 2 and 5 times a power of ten, the smallest distance that is an integer of time and wide enough.
     distances = ((power, digit * Fraction(10) ** power) for power in range(-9, 20) for digit in (1, 2, 5))
     power, step = next((k, s) for k, s in distances if (s * scale).denominator == 1 and (s * per_unit >= 10 or s > total))
     line, first, last = "", ceil(band.start / per_unit / step), min(total, band.stop / per_unit) // step

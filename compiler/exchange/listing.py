@@ -20,13 +20,14 @@ from chimerac.compiler.syntax.grammar import keywords
 def program_to_listing(program: Program) -> str:
     """Return the text of a schedule that compiles to the tasks of a program, in the same order.
 
-    The places of transfers, all-reduces and FREEs are not written: the compiler plans transfers and all-reduces again. Raises
-    ChimeraError E624 for a program that no listing can express, and E105 if the text is longer than a schedule may be.
+    Transfers, all-reduces and FREEs are not written. The compiler plans transfers and all-reduces again, and no FREEs.
+
+    Raises ChimeraError E624 for a program that no listing can express, and E105 if the text is longer than a schedule may be.
     """
     _check(program)
     h = program.header
     names = pipe_names([pipe.name for pipe in h.pipes])
-    name = re.sub(r"\W+", "_", h.schedule).strip("_")
+    name = re.sub(r"\W+", "_", h.schedule).strip("_") or "unnamed"
     given = " ".join(f"{k}={v}" for k, v in h.parameters.items())
     lines = [f"# The tasks of {h.schedule}{f' with {given}' if given else ''}, in the order of its program."]
     lines += ["", f"schedule {name}_" if name in keywords() else f"schedule {name}", f"ranks {h.ranks}", f"stages {h.stages}"]
@@ -68,8 +69,8 @@ def _check(program: Program) -> None:
     for w in range(1, h.width):
         if not np.array_equal(columns[replica == w], columns[replica == 0]):
             raise _refused(f"replica {w} has its tasks in another order than replica 0", "give a program of one replica")
-    forwards = t.op == Op.FWD
-    mixed = np.intersect1d(t.stage[forwards & (t.flags & RECOMPUTE > 0)], t.stage[forwards & (t.flags & RECOMPUTE == 0)])
+    forwards, recomputed = t.op == Op.FWD, (t.flags & RECOMPUTE) != 0
+    mixed = np.intersect1d(t.stage[forwards & recomputed], t.stage[forwards & ~recomputed])
     if len(mixed):
         fact = f"only some forwards of stage {mixed[0]} are run again"
         raise _refused(fact, "let all forwards of a stage, or none, keep only their inputs")

@@ -24,7 +24,7 @@ def pipe_names(given: Sequence[str]) -> list[str]:
     for own_name in given:
         word = re.sub(r"\W+", "_", own_name).strip("_") or "pipe"
         candidates = (with_suffix(word, "_" * k) for k in count())
-        names.append(next(x for x in candidates if x not in names and x not in {*KINDS, *keywords()}))
+        names.append(next(name for name in candidates if name not in {*names, *KINDS, *keywords()}))
     return names
 
 

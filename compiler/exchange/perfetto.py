@@ -139,13 +139,14 @@ def _ranks(
         if is_task[m.reader]:
             reader = (first + m.receiver, TASKS, start[m.reader] * us)
             arrow = first * len(all_messages) + number  # the measured iteration needs other ids than the predicted one
-            yield from arrow_events(arrow, m.text.split(" <-")[0], begins[number], reader)
+            value = m.text.split(" <-")[0]  # without the sender
+            yield from arrow_events(arrow, value, begins[number], reader)
 
 
 def _lanes(bars: Sequence[_Bar]) -> list[list[_Bar]]:
     """Return the bars in as few lanes as possible. The bars of a lane do not overlap."""
     lanes: list[list[_Bar]] = []
-    free: list[tuple[int, int]] = []  # when the last bar of each lane ends, and the lane
+    free: list[tuple[int, int]] = []  # a heap: when the last bar of each lane ends, and the lane
     for bar in sorted(bars, key=lambda b: (b.begin, b.end)):
         if free and free[0][0] <= bar.begin:
             lane = free[0][1]

@@ -59,16 +59,17 @@ def program_to_csv(program: Program, with_communication: bool) -> str:
 def _check_expressible(program: Program) -> None:
     """Raise ChimeraError E623 for a program that torch's runtime cannot express, with the first reason."""
     h, t = program.header, program.table
-    copies = [sorted({pipe.placement[s] for pipe in h.pipes}) for s in range(h.stages)]
-    several = next((s for s, ranks in enumerate(copies) if len(ranks) > 1), None)
+    ranks_of = [sorted({pipe.placement[s] for pipe in h.pipes}) for s in range(h.stages)]
+    copied = next((s for s, ranks in enumerate(ranks_of) if len(ranks) > 1), None)
     unused = next((rank for rank in range(h.ranks) if not any(rank in pipe.placement for pipe in h.pipes)), None)
     grouped = next((ids for ids in program.micro_batch_lists if len(ids) > 1), None)
     part, whole = h.micro_batch_size
+    # Every fact is computed, even one that does not apply: then `or 0` and `or ()` replace a None.
     for applies, fact, help in (
         (h.kind != "training", f"the program is of kind {h.kind}", "give the training program"),
         (
-            several is not None,
-            f"stage {several} is on ranks {', '.join(map(str, copies[several or 0]))}; torch has one rank for each stage",
+            copied is not None,
+            f"stage {copied} is on ranks {', '.join(map(str, ranks_of[copied or 0]))}; in torch each stage is on one rank",
             "take a schedule with one copy of each stage",
         ),
         (
@@ -133,10 +134,11 @@ def _rank_cells(program: Program, rank: int) -> list[str]:
     rows = np.arange(begin, end)
     rows = rows[t.is_task[rows]]
     stages = t.stage[rows].tolist()
+    # By stage, the rows of its first and its last task: of equal keys a dict keeps the last value.
     first = dict(zip(reversed(stages), reversed(rows.tolist()), strict=True))
     last = dict(zip(stages, rows.tolist(), strict=True))
     cells: list[str] = []
-    for row in range(begin, end):
+    for row in range(begin, end):  # FREE, ALLREDUCE and the second task of a pair have no text of their own
         op, s = Op(t.op[row]), int(t.stage[row])
         if op in (Op.SEND, Op.RECV):
             is_act, m = t.value[row] == Value.act, program.micro_batch_lists[int(t.operand[row])][0]
@@ -147,15 +149,15 @@ def _rank_cells(program: Program, rank: int) -> list[str]:
         elif row in tasks:
             cell, own = tasks[row]
             own_stages = list(dict.fromkeys(int(t.stage[r]) for r in own))
-            cells += [f"{x}UNSHARD" for x in own_stages if first[x] in own]
+            cells += [f"{stage}UNSHARD" for stage in own_stages if first[stage] in own]
             cells.append(cell)
-            cells += [f"{x}{word}" for x in own_stages if last[x] in own for word in ("REDUCE_GRAD", "RESHARD")]
+            cells += [f"{stage}{word}" for stage in own_stages if last[stage] in own for word in ("REDUCE_GRAD", "RESHARD")]
     return cells
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A task or a message of a file. rank: that of its line; begin, end: where it, or its pair, is in the text.
+    """A task or a message of a file. rank: the number of its line, from 0; begin, end: its offsets, or its pair's.
 
     letter: of a task, such as F; of a message its name, such as SEND_F. overlap: it is the first task of an overlapped pair.
     """
@@ -213,6 +215,7 @@ def program_from_csv(source: Source, width: int = 1, machine: Machine = "window"
 def _name(source: Source) -> str:
     """Return a name for the schedule, made from the name of the file."""
     word = re.sub(r"[^A-Za-z0-9_]+", "_", PurePath(source.name).stem).strip("_")[: limits.NAME]
+    # A name cannot be empty or begin with a digit.
     return word if re.match(r"[A-Za-z_]", word) else f"s_{word}"[: limits.NAME].rstrip("_")
 
 
@@ -270,7 +273,7 @@ def _span(source: Source, cell: _Cell) -> Span:
 def _sizes(source: Source, cells: Sequence[_Cell]) -> tuple[list[int], int]:
     """Return the rank of each stage, and the number of micro-batches.
 
-    Raises ChimeraError E622 unless each task is there once, on one rank for each stage.
+    Raises ChimeraError E622 unless every task is there once, and all tasks of a stage are on one rank.
     """
     tasks: dict[tuple[int, str, int], _Cell] = {}
     first_task: dict[int, _Cell] = {}  # by stage
@@ -306,7 +309,10 @@ def _no_schedule(source: Source, fact: str, help: str, cell: _Cell | None = None
 
 
 def _instruction(cell: _Cell, placement: Sequence[int]) -> Instruction:
-    """Return the instruction of an action. A message from or to a stage that does not exist is left to the verifier."""
+    """Return the instruction of an action, in pipe 0, the only one.
+
+    A message from or to a stage that does not exist is left to the verifier.
+    """
     ids = (cell.micro_batch,)
     if cell.letter in TASKS:
         task: type[Task] = TASKS[cell.letter]

@@ -23,9 +23,9 @@ def _gap(before: Token, t: Token) -> int:
 
 
 def _one_line(u: Unit) -> bool:
-    """Return whether a unit can be on one line if that is long enough.
+    """Return whether a unit may be on one line, if it fits there.
 
-    It can if it has no comment, and no block that the author wrote on several lines.
+    It may if it has no comment, and no block that the author wrote on several lines.
     """
     if u.one_line is None:  # cached: it is needed again for every enclosing block
         u.one_line = all(
@@ -136,7 +136,7 @@ class Writer:
         self.line.append_text(" " * indent)
 
     def comment(self, t: Token, before: Token | None, indent: int) -> None:
-        """Write a comment, on the same line as the token before it if it was there in the source."""
+        """Write a comment: beside the token before it if both are on one line of the source, else on a line of its own."""
         if before is not None and before.line == t.line and not before.is_comment:
             self.line.add(t, 2, aligned=True)
         else:
@@ -164,7 +164,7 @@ class Writer:
             before = item.last
 
     def beside(self, u: Unit, neighbour: Unit) -> bool:
-        """Write a unit on the line of its neighbour, if it can be on one line and fits there; return whether it is written."""
+        """Write a unit on the line of its neighbour, if it may be on one line and fits there; return whether it is written."""
         if not _one_line(u):
             return False
         line = self.line.copy()
@@ -175,7 +175,7 @@ class Writer:
         return True
 
     def unit(self, u: Unit, indent: int) -> None:
-        """Write a unit at the beginning of a line: on this line if it can be on one line and fits, else on several."""
+        """Write a unit at the beginning of a line: on this line if it may be on one line and fits, else on several."""
         if _one_line(u):
             for wide in (True, False):
                 if len(_flat(u, wide)) + indent <= WIDTH:

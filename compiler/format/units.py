@@ -10,7 +10,7 @@ from chimerac.chimera_ir.diagnostics import Span
 from chimerac.compiler.syntax import grammar
 from chimerac.compiler.syntax import nodes as n
 
-_OPERANDS = ("NAME", "INT", "RPAR", "RSQB")  # terminals that end an operand
+_OPERAND_ENDS = ("NAME", "INT", "RPAR", "RSQB")  # terminals of which each can be the last token of an operand
 _PRODUCT, _SUM = ("*", "//", "%"), ("+", "-")
 
 
@@ -55,7 +55,7 @@ class Block:
 class Unit:
     """A statement, clause, rule or action: tokens, comments and blocks.
 
-    one_line: whether it can be on one line; None until `layout.py` has computed it.
+    one_line: whether it may be on one line; None until `layout.py` has computed it.
     """
 
     parts: list[Token | Block] = field(default_factory=list)
@@ -82,7 +82,7 @@ def tokens_of(text: str, tree: n.Schedule) -> list[Token]:
     for lexed in grammar.tokens(text):
         place = lexed.line or 0, lexed.column or 0
         starts_unit = place in starts or lexed == "micro_batches"
-        ends_operand = lexed.type in _OPERANDS
+        ends_operand = lexed.type in _OPERAND_ENDS
         t = Token(lexed.rstrip(), place[0], place[1] - 1, starts_unit, starts_task=place in tasks, ends_operand=ends_operand)
         while greedy and (greedy[0].end_line, greedy[0].end_column) <= place:
             greedy.popleft()
@@ -191,6 +191,7 @@ def _in_sums(words: list[Token], direction: int) -> list[bool]:
     direction -1, the result right after a closing bracket is False.
     """
     result = [False] * len(words)
+    # Both are used with direction 1 only, which goes from the end to the beginning.
     closed: list[int] = []  # the closing brackets whose opening ones have not been reached
     closing_of: dict[int, int] = {}  # opening bracket -> closing one
     for k in range(len(words)) if direction < 0 else reversed(range(len(words))):

@@ -41,11 +41,12 @@ def proposals(text: Text, offset: int) -> list[Proposal]:
         start -= 1
     before = [w for w in text.words if w.end <= start]
     allowed = _terminals(text.text, start)
-    texts = terminal_texts()
-    keywords = (texts.get(terminal, "") for terminal in allowed) if allowed is not None else iter(KEYWORDS)
+    text_of = terminal_texts()
+    keywords = (text_of.get(terminal, "") for terminal in allowed) if allowed is not None else iter(KEYWORDS)
     result = [Proposal(word, "keyword", KEYWORDS[word]) for word in sorted(keywords) if word in KEYWORDS]
     if allowed is None or "NAME" in allowed:
-        result += _names(Names(text), before, start, allowed is None or "INT" in allowed)
+        in_expression = allowed is None or "INT" in allowed
+        result += _names(Names(text), before, start, in_expression)
     return result
 
 
@@ -60,7 +61,7 @@ def _terminals(text: str, start: int) -> frozenset[str] | None:
 def _names(names: Names, before: list[Word], offset: int, in_expression: bool) -> Iterator[Proposal]:
     """Yield the words that fit at an offset where the grammar allows a name.
 
-    before: the tokens before the offset; in_expression: an expression may begin at the offset.
+    before: the tokens before the offset; in_expression: an operand of an expression may be at the offset.
     """
     last = before[-1].text if before else ""
     block = names.block_at(offset)  # the kind of the block, such as 'ticks'

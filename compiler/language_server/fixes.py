@@ -11,6 +11,7 @@ from chimerac.compiler.language_server.text import Text
 Edit = tuple[int, int, str]  # start, end: offsets of the text that is replaced; the new text
 
 _DID_YOU_MEAN = re.compile(r"did you mean '(.+?)'(?: instead of '(.+?)')?\?$")
+# If the text to change is not at the finding, the help begins with its place: NAME:LINE:COLUMN.
 _WRITE = re.compile(r"(?:.*:(\d+):(\d+): )?(?:write '(.+?)' instead of '(.+?)'|remove '(.+?)')(?:;|$)")
 _AT_END = re.compile(r"write '(.+?)' at the end of line (\d+)(?:;|$)")
 
@@ -34,6 +35,7 @@ def _edit(text: Text, finding: Mapping[str, Any], line: str) -> Edit | None:
     if meant := _DID_YOU_MEAN.match(line):
         new, named = meant.groups()  # named: the old word; None if it is the text at the finding
         old = named or text.text[start:end]
+        # A named old word is searched backwards from the finding's end, within the line where the finding starts.
         at = text.text.rfind(old, text.text.rfind("\n", 0, start) + 1, end) if named else start
         return (at, at + len(old), new) if at >= 0 and old.isidentifier() else None
     if written := _WRITE.match(line):
@@ -44,7 +46,9 @@ def _edit(text: Text, finding: Mapping[str, Any], line: str) -> Edit | None:
         return (at, old_text.end(), new or "") if old_text else None
     if appended := _AT_END.match(line):
         number = int(appended[2])
-        code = text.text.split("\n")[number - 1].partition("#")[0].rstrip() if number <= len(text.starts) else None
-        at = text.starts[number - 1] + len(code) if code is not None else 0
-        return (at, at, f" {appended[1]}") if code is not None else None
+        if number > len(text.starts):
+            return None
+        code = text.text.split("\n")[number - 1].partition("#")[0].rstrip()
+        at = text.starts[number - 1] + len(code)
+        return at, at, f" {appended[1]}"
     return None

@@ -81,6 +81,7 @@ class Names:
         return self.words[k].text if 0 <= k < len(self.words) else ""
 
     def _ahead(self, k: int) -> range:
+        """Return the numbers of the tokens from k on, at most MAX_AHEAD of them."""
         return range(k, min(k + MAX_AHEAD, len(self.words)))
 
     def _next(self, k: int, texts: tuple[str, ...]) -> int:
@@ -198,11 +199,11 @@ class Names:
         return min(k + MAX_AHEAD, len(self.words))
 
     def _statement_end(self, k: int) -> int:
-        """Return one past the last token of the statement that begins at token k; it ends with its line at the latest."""
+        """Return one past the last token of the statement that begins at token k. It ends at the latest with that line."""
         line_end = self.text.text.find("\n", self.words[k].end)
         for j in self._ahead(k + 1):
-            is_outside = self._word(j) in STATEMENTS or self._word(j) in ("{", "}")
-            if is_outside or 0 <= line_end < self._start(j):
+            is_end = self._word(j) in STATEMENTS or self._word(j) in ("{", "}")
+            if is_end or 0 <= line_end < self._start(j):
                 return j
         return min(k + MAX_AHEAD, len(self.words))
 

@@ -279,6 +279,7 @@ def make_server() -> Server:
             edits = edits_of(text, finding)
             if edits and finding["start"] <= last and first <= finding["end"]:
                 changes = [lsp.TextEdit(range_of(text, start, end), new) for start, end, new in edits]
+                # The first line of the help, without what happened when its edits were tried.
                 title = visible(finding["help"].split("\n")[0].partition("; tried")[0])
                 code_actions.append(
                     lsp.CodeAction(

@@ -38,7 +38,10 @@ class Text:
 
     @staticmethod
     def of(document: str, encoding: str = "utf-16") -> Text:
-        """Return the text of a document. A byte order mark and the `\\r` of `\\r\\n` become spaces."""
+        """Return the text of a document.
+
+        A byte order mark and the `\\r` of `\\r\\n` become spaces. Any other `\\r` becomes `\\n`.
+        """
         text = document.replace("\r\n", " \n").replace("\r", "\n")
         return Text(" " + text[1:] if text.startswith("\ufeff") else text, encoding)
 
@@ -76,7 +79,7 @@ class Text:
         return min(self.starts[max(line, 1) - 1] + max(column, 1) - 1, len(self.text))
 
     def word_at(self, offset: int) -> Word | None:
-        """Return the name or keyword at an offset, or the one that ends there; None if there is none, and in a comment."""
+        """Return the name or keyword at an offset, or the one that ends there; None if there is none, or in a comment."""
         line = bisect_right(self.starts, offset) - 1
         start = self.starts[line]
         end = self.text.find("\n", start)
@@ -89,5 +92,5 @@ class Text:
     @cached_property
     def words(self) -> tuple[Word, ...]:
         """Return the tokens of the text, without comments."""
-        found = TOKEN.finditer(self.text)
-        return tuple(Word(m[0], m.start(), m.end()) for m in found if not m[0].startswith("#"))
+        matches = TOKEN.finditer(self.text)
+        return tuple(Word(m[0], m.start(), m.end()) for m in matches if not m[0].startswith("#"))

@@ -93,8 +93,8 @@ def _values(source: Source) -> dict[str, str]:
         check_globals(schedule, wrong)
         if wrong:
             return {}
-        found = values(schedule, {}, Budget())
-        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in found.items()}
+        value_of = values(schedule, {}, Budget())
+        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in value_of.items()}
     return {}
 
 

@@ -44,8 +44,8 @@ def gradient_sync(
     all_reduces = tuple(AllReduce(name, stages[0], h.holders(stages)) for stages, name in groups)
     launches = _launches(program, timing, policy, [stages for stages, _ in groups], all_reduces)
     group, rank, slot = (np.array([getattr(x, k) for x in launches], np.int64) for k in ("group", "rank", "slot"))
-    # A collective runs when its last member has launched it. `complete`, by group: the end of the task before that launch or,
-    # in one order, the place of that task plus 1; 0 if each member launches it before its first task.
+    # A collective runs when its last member has launched it. `complete`, by group: the end of the task before this last launch
+    # or, in one order, the place of that task plus 1; 0 if each member launches it before its first task.
     place, keys = total_order(program, timing) if in_one_order else (None, None)
     moments = np.concatenate([[0], timing.end if place is None else place + 1])
     complete = np.zeros(len(groups), np.int64)
@@ -57,7 +57,8 @@ def gradient_sync(
         # A transfer of the task at place p has the tie 2p (transfers.py). This collective comes right after it: 2p + 1.
         tie = 2 * complete[group] - 1
     else:
-        # On each rank a collective is launched after those before it. An offset larger than any slot separates the ranks.
+        # No rank launches a collective before those that precede it in the order. An offset larger than any slot separates the
+        # ranks, so that one running maximum is enough for all of them.
         by_rank, rank_offset = np.argsort(rank, kind="stable"), rank * (len(program) + 1)
         slot[by_rank] = np.maximum.accumulate((slot + rank_offset)[by_rank]) - rank_offset[by_rank]
         tie = np.arange(len(order))

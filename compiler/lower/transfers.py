@@ -26,7 +26,7 @@ from chimerac.chimera_ir.program import OVERLAP, Ints, Program, Table
 from chimerac.compiler.lower.insert import Insertion
 from chimerac.compiler.tasks import TaskIndex, Timing, expand, total_order
 
-AHEAD = 2  # values of a channel that are posted and not yet read
+AHEAD = 2  # the default allowance of a channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ def transfers(program: Program, timing: Timing, in_one_order: bool = False, ahea
         posted = _receive_slots(program, place, keys, messages, ahead)
         tie = messages.channel * len(program) + messages.number
     # An overlapped pair stays together: what would come between its tasks is received before both and sent after both.
-    paired = np.zeros(len(program) + 1, np.int64)
-    paired[np.flatnonzero(program.table.flags & OVERLAP) + 1] = 1
+    is_second = np.zeros(len(program) + 1, np.int64)  # 1 for the second row of a pair
+    is_second[np.flatnonzero(program.table.flags & OVERLAP) + 1] = 1
     sent = messages.producer + 1
     return Insertion(
         Table.concatenate([receive, send]),
         rank=np.concatenate([target, source]),
-        slot=np.concatenate([posted - paired[posted], sent + paired[sent]]),
+        slot=np.concatenate([posted - is_second[posted], sent + is_second[sent]]),
         # In one slot receives come first: another rank's SEND may wait for them.
         priority=np.repeat([0, 0 if in_one_order else 1], len(pipe)),
         tie=np.tile(tie, 2),
@@ -91,9 +91,9 @@ def _messages(program: Program) -> _Messages:
     rows, forward, stage, source, target = (x[source != target] for x in (rows, forward, stage, source, target))
     # The first consumer of a message to several tasks is the earliest of them.
     position, ids = expand(program, rows)
-    keys = stage[position] * h.micro_batches + ids
+    consumer_keys = stage[position] * h.micro_batches + ids  # as in TaskIndex, for one replica
     consumer = np.full(len(rows), len(t))
-    np.minimum.at(consumer, position, np.where(forward[position], index.forward[keys], index.backward[keys]))
+    np.minimum.at(consumer, position, np.where(forward[position], index.forward[consumer_keys], index.backward[consumer_keys]))
     channel = source * h.ranks + target
     order = np.lexsort((rows, channel))
     channel = channel[order]
@@ -123,9 +123,9 @@ def _receive_slots(program: Program, place: Ints, keys: Ints, messages: _Message
     following = np.arange(count) + window
     limited = np.flatnonzero(following < count)  # messages that have a message `window` later in their channel
     limited = limited[messages.channel[following[limited]] == messages.channel[limited]]
-    limit = target[limited] * len(program) + place[messages.producer[following[limited]]]
+    limit_keys = target[limited] * len(program) + place[messages.producer[following[limited]]]
     forced = np.full(count, len(program))
-    forced[limited] = np.searchsorted(keys, limit)
+    forced[limited] = np.searchsorted(keys, limit_keys)
     slots: Ints = np.minimum(np.minimum(latest, allowed), forced)
     if program.costs.hop and "receive_buffers" not in program.header.limits:  # no later than the SEND
         slots = np.minimum(slots, np.searchsorted(keys, target * len(program) + place[messages.producer]))

@@ -22,19 +22,19 @@ def widen(program: Program, width: int) -> Program:
     collectives = tuple(
         replace(c, ranks=tuple(w * h.ranks + r for w in range(width) for r in c.ranks)) for c in program.collectives
     )
-    kept = np.flatnonzero([len(c.ranks) > 1 for c in collectives])
+    kept_collectives = np.flatnonzero([len(c.ranks) > 1 for c in collectives])
     renumbered = np.full(len(collectives), -1, np.int64)
-    renumbered[kept] = np.arange(len(kept))
+    renumbered[kept_collectives] = np.arange(len(kept_collectives))
     t = program.table
-    collective = t.has("ranks")
-    keep = np.ones(len(t), bool)
-    keep[collective] = renumbered[t.operand[collective]] >= 0
+    is_collective = t.has("ranks")
+    is_kept = np.ones(len(t), bool)
+    is_kept[is_collective] = renumbered[t.operand[is_collective]] >= 0
     operand = t.operand.copy()
-    operand[collective] = renumbered[t.operand[collective]]
+    operand[is_collective] = renumbered[t.operand[is_collective]]
     replica = replace(t, operand=operand)
-    if not keep.all():
-        replica = replica.take(keep)
-    counts = np.bincount(program.rank_of[keep], minlength=program.world)
+    if not is_kept.all():
+        replica = replica.take(is_kept)
+    counts = np.bincount(program.rank_of[is_kept], minlength=program.world)
     replicas = [replace(replica, peer=np.where(replica.has("peer"), replica.peer + w * h.ranks, 0)) for w in range(width)]
     offsets = np.concatenate([[0], np.cumsum(np.tile(counts, width))])
     return replace(
@@ -42,7 +42,7 @@ def widen(program: Program, width: int) -> Program:
         header=h,
         table=Table.concatenate(replicas),
         offsets=offsets,
-        collectives=tuple(collectives[k] for k in kept),
+        collectives=tuple(collectives[k] for k in kept_collectives),
     )
 
 

@@ -7,7 +7,7 @@ No task waits for an R: a backward that starts before its R runs the forward aga
 left out. So with R last in `prefer`, an R starts only while the rank can start nothing else. Where `prefer` does not name R,
 the cost of recomputation is not counted, and recomputation does not change the order.
 
-A limit L allows L places: one for each micro-batch that it counts. It reserves some of them for every (pipe, stage) in its
+A limit L has L places: one for each micro-batch that it may count. It reserves some of them for every (pipe, stage) in its
 scope that has forwards left: as many places as one forward takes (k where forwards are grouped by k, else 1), minus the
 micro-batches alive there (forwards without their last backward), but not less than 0. A forward may not take the places that
 are reserved for another (pipe, stage).
@@ -15,10 +15,10 @@ are reserved for another (pipe, stage).
 Let each limit, except those that name R, be F - W <= L or F - B <= L, where L is at least k times the number of
 (pipe, stage) that are counted together. Then the scheduler never gets stuck. Proof: suppose that it is stuck, with no task
 running and no value on its way. No limit forbids a backward, and nothing waits for an R. So every micro-batch alive waits for
-a forward. In a pipe with a micro-batch alive, take the deepest stage s at which one waits. A micro-batch alive at (pipe, s)
-would wait at a deeper stage, so none is alive there. Then k places are reserved for (pipe, s), the forward may start, and the
-scheduler is not stuck. If nothing is alive anywhere, all places are free. The count plus the reserved places never exceeds L:
-a forward takes the places reserved for it, or unreserved ones; a backward frees one place and may reserve one.
+a forward. In a pipe with a micro-batch alive, take the deepest stage s whose forward one of them waits for. A micro-batch alive
+at (pipe, s) would wait for a deeper stage, so none is alive there. Then k places are reserved for (pipe, s), the forward may
+start, and the scheduler is not stuck. If nothing is alive anywhere, all places are free. The count plus the reserved places
+never exceeds L: a forward takes the places reserved for it, or unreserved ones; a backward frees one place and may reserve one.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Scheduler:
     keys: int  # how many there are: stages x micro-batches
     rank: list[int]  # by key
     cell: list[int]  # by key: pipe x stages + stage
-    priority: list[int]  # by task
+    priority: list[int]  # by task: of those that a rank may start, the one with the least number starts
     cost: list[int]  # by task
     size: list[int]  # by micro-batch: micro-batches of the forward that begins with this one, 0 if none does
     counters: list[list[Counter]]  # by cell
@@ -152,6 +152,7 @@ def scheduler_of(spec: Spec, order: GreedyOrder, budget: Budget) -> Scheduler:
     place_of_kind = np.repeat([order.kinds.index(op) for op in ops], keys)  # by task: the place of its kind in `prefer`
     columns = [np.tile(x, len(ops)) for x in (ids, stage, pipe, *reversed(key_columns))]
     priority = np.empty(len(place_of_kind), np.int64)
+    # np.lexsort compares by its last column first: by kind, then by the keys of `then`, and last by the micro-batch.
     priority[np.lexsort((*columns, place_of_kind))] = np.arange(len(place_of_kind))
     costs = {op: np.array(spec.costs.of(op), np.int64)[stage] for op in ops}
     count = np.array([len(p.micro_batches) for p in h.pipes], np.int64)[pipe]
@@ -186,7 +187,7 @@ def scheduler_of(spec: Spec, order: GreedyOrder, budget: Budget) -> Scheduler:
 
 
 def _counters(spec: Spec, order: GreedyOrder, ops: tuple[Op, ...], budget: Budget) -> list[list[Counter]]:
-    """Return, by cell, the counters of every limit that its tasks count in; cells of one scope share one."""
+    """Return the counters of each cell: one for each limit. Cells in one scope of a limit share its counter."""
     h = spec.header
     result: list[list[Counter]] = [[] for _ in range(len(h.pipes) * h.stages)]
     for bound in order.bounds:

@@ -240,19 +240,20 @@ def order_by_listing(spec: Spec, order: ListingOrder, budget: Budget) -> Ordered
 def _omitted_or_mixed(spec: Spec, order: ListingOrder, ranks: list[Rank]) -> list[Diagnostic]:
     """Return the findings about tasks that a listing omits, and about micro-batches with a full and a split backward.
 
-    Places where the same kinds are omitted have one finding.
+    Stages that omit the same kinds share one finding.
     """
     omitted_by_kinds: dict[str, list[str]] = {}
     mixed: list[Diagnostic] = []
     for rank in ranks:
         for cell in rank.cells:
-            if not cell.listed.strip(_COMPLETE):  # all micro-batches are complete
+            if not cell.listed.strip(_COMPLETE):  # nothing is left if all micro-batches are complete
                 continue
             name = f"{spec.header.pipes[cell.pipe].name} s{cell.stage}"
             bits = np.frombuffer(cell.listed, np.uint8)
             forward, full, inputs, weights, _ = ((bits & 1 << kind).astype(bool) for kind in KINDS.values())
             half_i, half_w = inputs & ~weights & ~full, weights & ~inputs & ~full
-            masks = {"F": ~forward, "B": ~full & ~inputs & ~weights, "W": half_i, "I": half_w}  # which ones omit the kind
+            # By kind: the micro-batches that omit it.
+            masks = {"F": ~forward, "B": ~full & ~inputs & ~weights, "W": half_i, "I": half_w}
             kinds_by_mask: dict[bytes, list[str]] = {}
             for kind, mask in masks.items():
                 if mask.any():

@@ -22,7 +22,7 @@ _DONE = (0b00001, 0b00110, 0b01000, 0b10110)
 # By kind: the phases of which a micro-batch needs no task after a task of this kind.
 _PHASES = tuple(tuple(phase for phase, done in enumerate(_DONE) if done >> kind & 1) for kind in range(len(PHASE)))
 # Tables for bytearray.translate. `_WITH_KIND`, by kind: each byte with the kind's bit set. `_BITS_DONE`, by phase: each byte
-# with only its bits of `_DONE`.
+# with only the bits that are in `_DONE` too.
 _WITH_KIND = tuple(bytes(b | 1 << kind for b in range(256)) for kind in range(len(PHASE)))
 _BITS_DONE = tuple(bytes(b & done for b in range(256)) for done in _DONE)
 
@@ -48,7 +48,7 @@ class Cell:
     meanings: dict[int, int] = field(default_factory=dict)
 
     def advance(self, kind: int) -> None:
-        """Advance `next` past the micro-batches that are listed, after tasks of a kind."""
+        """Advance `next`, after tasks of a kind have been listed, past the micro-batches that need no more tasks of a phase."""
         listed, count = self.listed, len(self.listed)
         for phase in _PHASES[kind]:
             done, following = _DONE[phase], self.next[phase]
@@ -91,10 +91,11 @@ class Rank:
         return None
 
     def repeat(self, actions: list[tuple[int, int, Cell]], repetitions: int) -> bool:
-        """List the tasks of these actions `repetitions` times, in this order; each is of the next micro-batch of its cell.
+        """List the tasks of these actions `repetitions` times, in this order.
 
-        The result is that of listing them one by one, in much less time. actions: meaning, kind and cell of each. Returns
-        False, and lists nothing, where `_repeated_micro_batches` returns None.
+        Each is of the next micro-batch of its cell, a W of the one that is pending longest there. The result is that of listing
+        them one by one, in much less time. actions: meaning, kind and cell of each. Returns False, and lists nothing, where
+        `_repeated_micro_batches` returns None.
         """
         cells = {id(cell): cell for _, _, cell in actions}
         places: Places = {}

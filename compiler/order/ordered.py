@@ -27,7 +27,7 @@ class Ordered:
         return self.spans[int(self.origin[row])]
 
     def origins(self, lowered: Program) -> Ints:
-        """Return for every row of a program that was lowered from this one the index of its text in `spans`.
+        """Return, for every row of a program that was lowered from `program`, the index of its text in `spans`.
 
         A SEND or ALLREDUCE has the text of the task before it on its rank, a RECV that of the task after it. If there is none,
         it has the text of the rank's first or last task. On a rank without tasks the index is -1.
@@ -76,7 +76,7 @@ def task_program(
 
 
 def plus(e: n.Expr, amount: int) -> n.Expr:
-    """Return an expression with this amount added, for a help."""
+    """Return an expression with this amount added, for the help of a finding."""
     match e:
         case n.Int():
             return replace(e, value=e.value + amount)

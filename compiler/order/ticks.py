@@ -17,7 +17,7 @@ from chimerac.compiler.resolve.spec import Filling, Formula, Spec, TicksOrder
 from chimerac.compiler.syntax.kinds import KINDS
 from chimerac.compiler.syntax.nodes import Range
 
-MAX_FOUND = 20  # findings after which no further pair of formulas (equal ticks) or pipe (tasks placed never or twice) is added
+MAX_FOUND = 20  # findings about equal ticks, at most; after so many about omitted or repeated tasks, no further pipe is checked
 MAX_NAMED = 8  # omitted micro-batches, conditions, or other formulas that a finding names, at most
 
 
@@ -47,7 +47,7 @@ def order_by_ticks(spec: Spec, order: TicksOrder, budget: Budget) -> Ordered:
     ordered, tick = order_with_ties(spec, order, budget)
     collides = (np.diff(tick) == 0) & (np.diff(ordered.program.rank_of) == 0)  # with the next row
     if order.filling is not None and collides.any():
-        collides &= ~_is_before_its_weight_gradient(ordered)
+        collides &= ~_is_before_its_weight_gradient(ordered)  # `fill` may place a W on the tick of its I
     if collides.any():
         raise ChimeraError(_collisions(ordered, np.flatnonzero(collides), tick))
     return ordered
@@ -214,7 +214,7 @@ def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], 
 def _unplaced_finding(message: str, order: TicksOrder, pipe: int, kind: Op, help: str) -> Diagnostic:
     """Return E301 for a task that no formula places: its pipe has no formula of its kind, or none whose `when` holds.
 
-    help: the one if the order has no formula of this kind.
+    help: for an order without a formula of this kind.
     """
     formulas = [f for f in order.formulas if f.kind == kind]
     of_pipe, other_spans = [f for f in formulas if f.pipe == pipe], {f.span for f in formulas if f.pipe != pipe}
@@ -296,7 +296,7 @@ def _duplicate_findings(
 def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:
     """Return one finding for each pair of formulas that place tasks of a rank on one tick, with the first such tasks.
 
-    There are at most MAX_FOUND. A pair may be one formula twice, and the fill counts as a formula.
+    There are at most MAX_FOUND findings. A pair may be one formula twice, and the fill counts as a formula.
     rows: those whose next row is on the same rank and has the same tick; tick: of every row.
     """
     program = ordered.program
@@ -321,5 +321,5 @@ def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:
 
 
 def _line(span: Span) -> str:
-    """Return the line of a span, with its place."""
+    """Return 'NAME:LINE: TEXT': the line of the text on which a span begins."""
     return f"{span.source.name}:{span.line}: {span.source.line(span.line).strip()}"

@@ -204,11 +204,12 @@ class Evaluator:
 
     def _describe(self, samples: int) -> ModelDescription:
         p = self.problem
+        # `samples` is already the size of the program's micro-batches, so it is passed on unchanged.
         model = find_model(p.model, lambda given: given, samples, default_seq_len=p.profile.seq_len)
         return model if p.profile.precision == "float32" else in_half_precision(model, p.profile.precision)
 
     def _cut(self, samples: int, stages: int) -> tuple[Partition, tuple[StageSum, ...]]:
-        """Return the partition that is balanced by the profile's times, and its sums."""
+        """Return the partition that is balanced by the profile's times, and the sums of its stages."""
         model = self._description(samples)
         partition = balanced(model, stages, self.problem.profile.layer_nanoseconds(model))
         return partition, model.stage_sums(partition.layers)

@@ -25,15 +25,16 @@ from chimerac.compiler.plan.space import Configuration, Problem, configurations
 
 AHEAD = 32  # whether a configuration is left out depends on the results of those at least so many places before it
 AT_ONCE = 16  # configurations that a process gets at once to compute their bounds
-DIFFERENCES = ("D x W", "micro-batch", "parameter", "recompute", "schedule")  # choices, in the order of the table's rows
+# The choices in one of which a neighbour differs from the best configuration, in the order of the rows of the printed table.
+DIFFERENCES = ("D x W", "micro-batch", "parameter", "recompute", "schedule")
 
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
     """The result of a search for the best configuration.
 
-    best: the fastest configuration that fits; outcomes: of all configurations that the search tried. neighbours: the name of a
-    choice, and the outcome of a configuration that differs from the best one in this choice (`_neighbours`).
+    best: of the fastest configuration that fits; outcomes: of all configurations that the search tried. neighbours: the name of
+    a choice, and the outcome of a configuration that differs from the best one in this choice (`_neighbours`).
 
     The other fields count configurations. total: all; impossible: those that are not possible, by the code of the reason, or by
     the reason itself if it has no code; too_large: those whose bounds show that they do not fit; too_slow: those left out
@@ -273,7 +274,7 @@ def _outcome(c: Configuration) -> Outcome:
 
 
 class _Workers:
-    """Processes that evaluate configurations. With `processes` 1, or once one was killed, the caller's process does so."""
+    """Processes that evaluate configurations. With `processes` 1, or after one was killed, the caller's process does so."""
 
     def __init__(self, evaluator: Evaluator, processes: int) -> None:
         self._evaluator = evaluator

@@ -29,7 +29,10 @@ Where = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # ranges: the first
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Local ranks that hold the same stages. moments: by moment and entry type, how many entries a rank holds."""
+    """Local ranks that hold the same stages. moments: by moment and entry type, how many entries a rank holds.
+
+    The moments are those of all ranks of the group, in all replicas.
+    """
 
     stages: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -160,13 +163,13 @@ def _groups(program: Program) -> Iterator[Group]:
     lives = lives.take(np.argsort(lives.allocated, kind="stable"))  # so that those of a rank are together
     first = np.searchsorted(lives.allocated, program.offsets)  # by global rank: its first entry
     for stages, ranks in by_stages.items():
-        streams = [w * h.ranks + r for w in range(h.width) for r in ranks]
-        own = [lives.take(np.arange(first[g], first[g + 1])) for g in streams]
+        global_ranks = [w * h.ranks + r for w in range(h.width) for r in ranks]
+        own = [lives.take(np.arange(first[g], first[g + 1])) for g in global_ranks]
         columns = np.concatenate([np.stack([x.kind, x.value, x.stage, x.count]) for x in own], axis=1)
         _, representatives, type_of = np.unique(_numbers(columns), return_index=True, return_inverse=True)
         types = columns[:, representatives]
         parts = np.split(type_of, np.cumsum([len(x.kind) for x in own])[:-1])
-        held = [_counts(program, *x, types.shape[1]) for x in zip(streams, own, parts, strict=True)]
+        held = [_counts(program, *x, types.shape[1]) for x in zip(global_ranks, own, parts, strict=True)]
         entry_types = tuple((Kind(k), Value(v), s, n) for k, v, s, n in types.T.tolist())
         sign = np.where(types[0] == Kind.SENT_UNCOPIED, -1, 1)  # its bytes are subtracted
         counts = np.concatenate([np.zeros((1, len(entry_types))), *held])  # a rank without instructions holds nothing
@@ -200,6 +203,7 @@ def _largest(counts: Floats, sign: npt.NDArray[np.int64]) -> Floats:
     of which the other row must have as many or fewer; 1 for the others.
     """
     kept: list[Floats] = []
+    # Larger sums come first. So no row has as many or more of every type than a row before it, unless the two are equal.
     left = counts[np.argsort(-(counts * sign).sum(axis=1), kind="stable")] * sign
     while len(left):
         kept.append(left[0])

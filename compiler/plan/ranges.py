@@ -41,7 +41,7 @@ class Ranges:
 def ranges_of(model: ModelDescription) -> Ranges:
     """Return the tables of a model."""
     layers = model.layers
-    weights, gradients = [k.weight_bytes for k in layers], [gradient_bytes(k) for k in layers]
+    weights, gradients = [layer.weight_bytes for layer in layers], [gradient_bytes(layer) for layer in layers]
     for tied in model.tied:
         for k in tied.layers:
             weights[k] -= tied.weight_bytes
@@ -50,21 +50,23 @@ def ranges_of(model: ModelDescription) -> Ranges:
     last_layer = len(layers) - 1
     tied_weights = ((t.layers, t.weight_bytes, last_layer) for t in model.tied)
     tied_gradients = ((t.layers, gradient_bytes(t), last_layer) for t in model.tied)
-    amounts = []
+    kept_tables = []
     for name, own in (
-        ("kept", [k.kept_bytes for k in layers]),
-        ("split_kept", [split_kept_bytes(k) for k in layers]),
-        ("weight_kept", [k.weight_kept_bytes for k in layers]),
+        ("kept", [layer.kept_bytes for layer in layers]),
+        ("split_kept", [split_kept_bytes(layer) for layer in layers]),
+        ("weight_kept", [layer.weight_kept_bytes for layer in layers]),
     ):
+        # A range that begins after the layer `made` has this memory in its input, and does not count it.
         shared = ((getattr(s, name), s.bytes, last_layer if s.made is None else s.made) for s in model.shared)
-        amounts.append(sums_of(own) + _once(shared, len(layers)))
+        kept_tables.append(sums_of(own) + _once(shared, len(layers)))
+    kept, split_kept, weight_kept = kept_tables
     return Ranges(
         untied_weights + _once(tied_weights, len(layers)),
         untied_gradients + _once(tied_gradients, len(layers)),
         untied_weights,
         untied_gradients,
-        activation_bytes(amounts[0], amounts[1], amounts[2], np.minimum),
-        *_workspaces(model, *amounts),
+        activation_bytes(kept, split_kept, weight_kept, np.minimum),
+        *_workspaces(model, kept, split_kept, weight_kept),
     )
 
 
@@ -76,7 +78,7 @@ def _workspaces(
     if not model.has_peaks:
         none = {run: np.zeros((n + 1, n + 1)) for run in Run}
         return none, none
-    inside = np.triu(np.ones((n, n), bool))  # by first layer and layer
+    inside = np.triu(np.ones((n, n), bool))  # by first layer of a range, and layer: whether the range can have the layer
 
     def of_inputs(size: Callable[[Sequence[Tensor]], int]) -> Floats:
         """Return the size of the boundary before each layer, by first layer and layer; 0 for the first layer of the range."""
@@ -114,10 +116,10 @@ def _once(entries: Iterable[tuple[Iterable[int], int, int]], layers: int) -> Flo
     entries: (members, amount, last): a range has the entry if it has one of the layers `members` and begins at or before the
     layer `last`.
     """
-    change = np.zeros((layers + 1, layers + 2))
+    change = np.zeros((layers + 1, layers + 1))  # by how much the sum grows at each [first layer, layer after the last]
     for members, amount, last in entries:
         ordered = np.array(sorted(members), np.int64)
         first = np.searchsorted(ordered, np.arange(last + 1))  # by first layer of a range: the index of its first member
         begins = np.flatnonzero(first < len(ordered))
         change[begins, ordered[first[begins]] + 1] += amount
-    return np.asarray(np.cumsum(change, axis=1)[:, : layers + 1])
+    return np.asarray(np.cumsum(change, axis=1))

@@ -192,7 +192,7 @@ class Search:
         return None, False
 
     def _longest(self, stage: int, slowest: float) -> int:
-        """Return an upper bound of the layers that a stage can have within the limit if it costs at most `slowest`."""
+        """Return an upper bound of the number of layers of a stage that is within the limit and costs at most `slowest`."""
         most, length = self.layers - self.stages + 1, 1
         while length < most:
             begins = np.arange(stage, self.layers + 1 - length)

@@ -17,7 +17,7 @@ CHOICES = (0, 1, 2, 4)  # the values that are tried for a parameter besides D an
 
 @dataclass(frozen=True, slots=True, order=True)
 class Configuration:
-    """One way to run a model. Of equally good ones the least is preferred, compared field by field in this order.
+    """One way to run a model. Of equally good ones the least is preferred: `order=True` compares the fields in order.
 
     ranks: D, of one replica; width: W. micro_batch: the samples of a micro-batch as `--micro-batch` gives it; the micro-batches
     of a schedule with a `size` are a fraction of it. micro_batches: the number of micro-batches of the given size in an

@@ -29,10 +29,11 @@ def _stages(program: Program, model: ModelDescription, state: OptimizerState, co
     partition = partition_for(program.partition, model, h.stages)
     stages = model.stage_sums(partition.layers)
     times = [layer.cost for layer in model.layers] if costs is None else costs
-    cost = [sum(times[k] for k in ids) for ids in partition.layers]
+    stage_costs = [sum(times[k] for k in ids) for ids in partition.layers]
     layers_text = f"{count_text(len(model.layers), 'layer')}, {model.parameters:,} parameters"
     yield f"{model.name}: {layers_text}, on {h.schedule} with {count_text(h.stages, 'stage')}"
-    yield f"slowest stage {cost.index(max(cost))}: {max(cost) * h.stages / max(1, sum(cost)):.3f} times the mean"
+    slowest, total = max(stage_costs), max(1, sum(stage_costs))
+    yield f"slowest stage {stage_costs.index(slowest)}: {slowest * h.stages / total:.3f} times the mean"
     yield ""
     alive, kept = _activations(program, model)
     rows = []
@@ -40,9 +41,9 @@ def _stages(program: Program, model: ModelDescription, state: OptimizerState, co
         holders = h.holders([s])
         optimizer = state.bytes(stage.gradient_bytes, len(holders))
         sizes_by_part = (stage.weight_bytes, stage.gradient_bytes, optimizer, kept[s])
-        local = sorted({p.placement[s] for p in h.pipes})
+        local_ranks = sorted({p.placement[s] for p in h.pipes})
         layers = str(ids[0]) if len(ids) == 1 else f"{ids[0]}-{ids[-1]}"
-        share = f"{100 * cost[s] / max(1, sum(cost)):.1f} %"
+        share = f"{100 * stage_costs[s] / total:.1f} %"
         recomputes = ["yes" if s in program.recomputed_stages else "no"] if program.recomputed_stages else []
         rows.append(
             [
@@ -53,7 +54,7 @@ def _stages(program: Program, model: ModelDescription, state: OptimizerState, co
                 *(f"{x:,}" for x in sizes_by_part),
                 str(alive[s]),
                 *recomputes,
-                ",".join(map(str, local)),
+                ",".join(map(str, local_ranks)),
             ]
         )
     head = ["stage", "layers", "parameters", "cost", "weights", "gradients", "optimizer", "activations", "alive"]

@@ -1,5 +1,5 @@
-// The editor: a textarea, and below it a layer with the same text that has the colours and the underlines. Both have the same
-// font and the same wrapping, so the browser itself puts every underline below its word, also with tabs and wide characters.
+// The editor: a textarea, and below it a layer that shows the same text with colours and underlines. Both have the same font,
+// and neither wraps lines. So the browser itself puts every underline below its word, also with tabs and wide characters.
 
 const MAX_COLOURED = 60000; // characters; a longer text is shown without colours
 const LINE = 20; // height of a line in pixels, as in playground.css
@@ -143,9 +143,9 @@ export class Editor {
 
   /** Select the text of the finding that begins at an offset, and scroll it into view. */
   select(at) {
-    const x = this.findings.find((y) => y.begin === at);
+    const found = this.findings.find((x) => x.begin === at);
     this.text.focus();
-    this.text.setSelectionRange(at, x ? x.end : at);
+    this.text.setSelectionRange(at, found ? found.end : at);
     const line = this.value.slice(0, at).split("\n").length;
     const y = line * LINE, top = this.text.scrollTop, height = this.text.clientHeight;
     if (y < top + 2 * LINE || y > top + height - 2 * LINE) this.text.scrollTop = Math.max(0, y - height / 2);
@@ -155,8 +155,8 @@ export class Editor {
 
   /** Select the text of a finding. */
   goTo(finding) {
-    const x = this.findings.find((y) => y.finding === finding);
-    if (x) this.select(x.begin);
+    const found = this.findings.find((x) => x.finding === finding);
+    if (found) this.select(found.begin);
   }
 
   /** Show the findings below the pointer; if there are none, those at the caret while the text has the focus. */
@@ -174,7 +174,7 @@ export class Editor {
     if (marks.length) this.showTooltip(marks); else this.hideTooltip();
   }
 
-  /** Show the findings of some marks at the first mark: below it if there is room, else above it. Nothing if it is out of view. */
+  /** Show the findings of some marks at the first mark: below it if there is room, else above it. Nothing is shown if this mark is out of view. */
   showTooltip(marks) {
     const findings = [...new Set(marks.map((m) => m.finding))];
     this.tooltip.replaceChildren(...findings.map((x) => describe(x, false)));
@@ -207,6 +207,7 @@ export function describe(finding, full) {
   return box;
 }
 
+/** Return a span element. kind: its CSS classes. */
 export function span(kind, text) {
   const node = document.createElement("span");
   node.className = kind;

@@ -9,11 +9,11 @@ EXPORTING_S = 20.0  # for one product of --emit: the schedule is compiled, and t
 MEMORY = 2**30  # bytes of the address space of a process that compiles
 WORKERS = 2  # requests that are worked on at the same time
 WAITING_S = 10.0  # that a request waits for a free worker
-REQUEST_S = 10.0  # for a client to send its request, counted from its connection on; as long again to receive the answer's body
+REQUEST_S = 10.0  # from a connection on, to send its request; as long again for the answer's headers, and for its body
 CONNECTIONS = 32  # at the same time
 GRACE_S = 3.0  # a worker that has not answered so long after the limit of its request is replaced
 
 ROWS = 60_000  # instructions that are drawn
 FINDINGS = 100  # that are shown
-VALUES = 160  # of a parameter that are tried for its slider; two more at most
+VALUES = 160  # of a parameter that are tried for its slider, besides 0 and the present value
 OPERATIONS = 2**18  # of expressions: for computing the parameters, and as many again for all sliders together

@@ -158,7 +158,7 @@ async function download() {
   } catch (error) {
     say(error.message, true);
   } finally {
-    part("download").disabled = false;
+    part("download").disabled = part("right").classList.contains("old") && part("products").value !== TEXT_PRODUCT;
   }
 }
 

@@ -99,7 +99,7 @@ class Pool:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None):
         self._worker_arguments = (tuple(command), dict(os.environ if environment is None else environment))
-        self._idle: queue.LifoQueue[Worker] = queue.LifoQueue()
+        self._idle: queue.LifoQueue[Worker | None] = queue.LifoQueue()  # None: a worker that has yet to be started
         self._all = [Worker(*self._worker_arguments) for _ in range(limits.WORKERS)]
         for worker in self._all:
             self._idle.put(worker)
@@ -111,15 +111,27 @@ class Pool:
         except queue.Empty:
             raise BusyError from None
         try:
+            worker = worker or self._start()
             return worker.ask(request, seconds, client)
         except LostError:
-            worker.end()
-            self._all.remove(worker)
-            worker = Worker(*self._worker_arguments)
-            self._all.append(worker)
+            if worker is not None:
+                self._all.remove(worker)
+                worker.end()
+            worker = None
+            with suppress(LostError):
+                worker = self._start()
             raise
         finally:
             self._idle.put(worker)
+
+    def _start(self) -> Worker:
+        """Start a worker. Raises LostError if that is not possible."""
+        try:
+            worker = Worker(*self._worker_arguments)
+        except OSError as error:
+            raise LostError from error
+        self._all.append(worker)
+        return worker
 
     def end(self) -> None:
         """End all workers."""

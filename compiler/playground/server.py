@@ -68,15 +68,18 @@ class Page:
     policy: str = _POLICY
 
 
+class PortError(OSError):
+    """A port that cannot be used."""
+
+
 class Playground(ThreadingHTTPServer):
     """The server. pool_command, environment: how its workers are started.
 
-    Raises OSError if the port cannot be used, or a worker cannot be started. Port 0 is any that is free.
+    Raises PortError if the port cannot be used, and OSError if a worker cannot be started. Port 0 is any that is free.
     """
 
     daemon_threads = True
     block_on_close = False
-    allow_reuse_address = True
     request_queue_size = 64
 
     def __init__(self, port: int, content: Content, pool_command: Sequence[str], environment: Mapping[str, str] | None = None):
@@ -103,7 +106,10 @@ class Playground(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind the address. The parent's method also looks up the name of the host, which may take seconds."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
+        try:
+            self.socket.bind(self.server_address)
+        except OSError as error:
+            raise PortError(*error.args) from error
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = ADDRESS, self.server_address[1]
 
@@ -211,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: HTTPStatus, page: Page) -> None:
         self.request_version = "HTTP/1.0"  # so an answer has headers also if the request's version is not known
-        self.connection.settimeout(limits.REQUEST_S)  # for the headers together, and as long again for the data
+        self.connection.settimeout(limits.REQUEST_S)  # for the headers together, and as long again for the body
         self.send_response(status)
         own = {"Content-Security-Policy": page.policy, "Content-Type": page.kind, "Content-Length": str(len(page.data))}
         for name, value in {**own, **_HEADERS}.items():

@@ -22,7 +22,8 @@ COST = 100  # characters of a cost, at most
 class Setting:
     """With what a text is compiled. The fields are those of the command line's -p, --cost, --width, --machine and --for.
 
-    costs: texts by name, such as 0.5 or 1/3; arrange: order the transfers and collectives for the machine, as --for does.
+    costs: the text of each, such as 0.5 or 1/3, by name; arrange: order the transfers and collectives for the machine, as --for
+    does.
     """
 
     parameters: Mapping[str, int]
@@ -64,7 +65,7 @@ class Setting:
 
 
 def setting_of(request: Mapping[str, Any]) -> Setting:
-    """Return the setting of a request, checked field by field; a missing field has its default. Raises ValueError."""
+    """Return the setting of a request. A missing field has its default. Raises ValueError for a wrong field."""
     parameters, costs = request.get("parameters", {}), request.get("costs", {})
     width, machine, arrange = request.get("width", 1), request.get("machine", "window"), request.get("arrange", False)
     if not (isinstance(parameters, dict) and len(parameters) <= PARAMETERS and all(map(_is_integer, parameters.values()))):
@@ -73,7 +74,7 @@ def setting_of(request: Mapping[str, Any]) -> Setting:
         raise ValueError(f"costs are texts of at most {COST} characters by name: {', '.join(COSTS)}")
     if not _is_integer(width):
         raise ValueError("width is an integer")
-    if machine not in MACHINES:  # in a set, this would raise TypeError for a list
+    if machine not in MACHINES:  # MACHINES is a tuple: with a set, a list in the request would raise TypeError
         raise ValueError(f"machine is one of {', '.join(MACHINES)}")
     if type(arrange) is not bool:
         raise ValueError("arrange is true or false")

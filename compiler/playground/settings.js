@@ -1,7 +1,7 @@
 // The fields beside the editor: a slider for each parameter and each cost, the number of replicas, and the machine.
 
-const QUARTERS = 4; // positions of a cost's slider from one integer to the next
-const POSITIONS = 400; // of a cost's slider, at most
+const QUARTERS = 4; // steps of a cost's slider from one integer to the next
+const MAX_STEPS = 400; // of a cost's slider
 
 /** The settings with which the text is compiled, as in setting.py, and their fields on the page. */
 export class Settings {
@@ -17,7 +17,7 @@ export class Settings {
     this.arrange.addEventListener("change", () => this.set({ arrange: this.arrange.checked }));
   }
 
-  /** Set all settings, such as those of before a reload. A missing one gets its default. */
+  /** Set all settings, such as those from before a reload. A missing one gets its default. */
   take({ parameters = {}, costs = {}, width = 1, machine = "window", arrange = false }) {
     this.given = { parameters, costs, width, machine, arrange };
     this.width.value = width;
@@ -49,7 +49,7 @@ export class Settings {
     this.onChange();
   }
 
-  /** Show the parameters of an answer: their values, and those that the sliders offer. Forget values of parameters that it has not. */
+  /** Show the parameters of an answer: their values, and those that the sliders offer. Forget the given values of all other parameters. */
   showParameters(parameters) {
     const names = parameters.map((p) => p.name), { parameters: given } = this.given;
     for (const name of Object.keys(given)) if (!names.includes(name)) delete given[name];
@@ -60,14 +60,14 @@ export class Settings {
     parameters.forEach((p, k) => showValue(rows[k], p, p.values.length ? p.values : p.value === null ? [] : [p.value]));
   }
 
-  /** Show the costs of an answer. A slider goes up to 4, or to twice the cost if that is more, in quarters, or in POSITIONS larger steps. */
+  /** Show the costs of an answer. A slider goes up to 4, or to twice the cost if that is more, in quarters, or in MAX_STEPS larger steps. */
   showCosts(costs) {
     const rows = rowsOf(this.costs, costs.map((c) => c.name), (name) => slider(name, `cost-${name}`, `cost of ${name}`, (text) =>
       this.give("costs", name, text.trim() || undefined)));
     costs.forEach((c, k) => {
       const value = numberOf(c.value), most = Math.max(4, Math.ceil(2 * Math.min(value, 1e6))); // at most 2,000,000
-      const positions = Math.min(most * QUARTERS, POSITIONS);
-      const values = Array.from({ length: positions + 1 }, (_, i) => (i * most) / positions);
+      const steps = Math.min(most * QUARTERS, MAX_STEPS);
+      const values = Array.from({ length: steps + 1 }, (_, i) => (i * most) / steps);
       showValue(rows[k], { name: c.name, value, text: c.value, given: c.given }, values);
     });
   }
@@ -93,7 +93,7 @@ function numberOf(text) {
   return found ? Number(found[1]) / Number(found[2] ?? 1) || 0 : 0;
 }
 
-/** Return the rows of a box, one for each name. Rows that the box has already are kept, since they may be in use. make: returns a new row. */
+/** Return the rows of a box, one for each name. Rows that the box already has are kept, since they may be in use. make: returns a new row. */
 function rowsOf(box, names, make) {
   if (names.join(" ") !== box.dataset.names) {
     box.dataset.names = names.join(" ");
@@ -125,7 +125,7 @@ function slider(name, id, what, give) {
   return row;
 }
 
-/** Show a value in a row. values: what its slider offers. The position of a slider and the text of a field stay while they are in use. */
+/** Show a value in a row. value: null if it is unknown; values: what the slider offers. The position of a slider and the text of a field stay while they are in use. */
 function showValue(row, { name, value, text = value, given }, values) {
   const [range, field] = row.querySelectorAll("input");
   row.classList.toggle("given", given);

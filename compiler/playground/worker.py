@@ -37,12 +37,12 @@ def work(export: Exporter) -> None:
     gc.collect()
     gc.freeze()  # the children share these pages
     while (message := frames.receive(0)) is not None:
-        if message != frames.CANCEL:  # the request before it has its answer already
+        if message != frames.CANCEL:  # a cancelled request has its answer already
             frames.send(1, _in_child(message, export))
 
 
 def _load() -> None:
-    """Import what a compilation may need, also for its findings: a child without files cannot open those of modules."""
+    """Import what a compilation may need, also for its findings: a child that may open no files cannot import modules."""
     for package in (analyze, diagnose):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)
@@ -70,7 +70,7 @@ def _in_child(message: bytes, export: Exporter) -> bytes:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(reader)
-    if data is None:
+    if data is None:  # after a cancellation, the server drops this answer
         data = _json(stopped(f"this takes more than {seconds:g} seconds; it was stopped"))
     return data or _json(stopped(f"this ended without an answer; it may need more than {limits.MEMORY >> 20} MiB of memory"))
 
@@ -116,7 +116,7 @@ def _answer(request: Mapping[str, Any], export: Exporter | None, seconds: float,
 
 
 def _limit(seconds: float, may_open: bool) -> None:
-    """Limit this process. may_open: whether it may open files: a product needs packages and their data."""
+    """Limit this process. may_open: whether it may open files. A product needs this, for packages and their data."""
     processor_s = int(seconds) + 2  # a little more than the parent waits
     bounds = {
         resource.RLIMIT_AS: limits.MEMORY,

@@ -224,7 +224,7 @@ def _check_ticks(
     for rule in ticks.rules:
         _check_kind(rule.kind, found)
         binders: list[tuple[n.Identifier, str]] = []
-        if rule.pipe and _check_pipe(rule.pipe, declared, found, values=Scope()):  # a value is not meant: (s, m) follows
+        if rule.pipe and _check_pipe(rule.pipe, declared, found, values=Scope()):  # (s, m) follows, so no value is meant
             binder = index_binder(rule.pipe, scope)
             binders += [(binder, "index of a pipe")] if binder else []
             if rule.pipe.index is not None and binder is None:

@@ -39,7 +39,7 @@ def pipe_variants(decl: n.PipeDecl, at: Span) -> Iterator[PipeVariant]:
 
 
 def _with_all_range_variants(decl: n.PipeDecl) -> Iterator[PipeVariant]:
-    """Yield variants in which every range that is on one line has the same change. There are none for fewer than two."""
+    """Yield variants in which every range that is on one line has the same change. None for fewer than two such ranges."""
     variants = [list(_range_variants(clause.range)) for clause in decl.stages]
     if sum(map(bool, variants)) < 2:
         return

@@ -140,9 +140,9 @@ def _placement(
 
 
 def _placement_help(decl: n.PipeDecl, env: Env, ranks: RankCount, stages: int, d: Diagnostic, budget: Budget) -> str:
-    """Return as help for a finding a change of the pipe that was tried; '' if none is found.
+    """Return the help for a finding: a change of the pipe that was tried and corrects it; '' if none is found.
 
-    With the change, every stage is placed exactly once, and no more ranges are empty than before.
+    With the change, every stage is placed exactly once, and no more ranges are empty than before. d: the finding.
     """
     assert d.span is not None
     trials = Budget(min(budget.left, MAX_SEARCH))

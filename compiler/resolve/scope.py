@@ -52,9 +52,9 @@ def define_let(scope: Scope, let: n.Let, found: list[Diagnostic]) -> None:
 def local(scope: Scope, bound: Sequence[tuple[n.Identifier, str]], found: list[Diagnostic], help: str = "") -> Scope:
     """Return a scope with more integers.
 
-    Adds E207 for each name that is defined already, and for the first of s, m, p and r that has another meaning.
+    Adds E207 for each name that is defined already, and for the first name that is s, m, p or r but stands for something else.
 
-    bound: the names, and for what each stands, '' if any name is allowed; help: that of the second finding, where `_OTHER_NAME`
+    bound: the names, and for what each stands, '' if any name is allowed; help: for such an s, m, p or r, where `_OTHER_NAME`
     has none.
     """
     inner = Scope(scope)
@@ -105,7 +105,7 @@ def counter_of(rule: n.Rule, known: Container[str]) -> n.Identifier | None:
 
 
 def needed_lets(lets: tuple[n.Let, ...], expressions: list[n.Expr], budget: Budget) -> list[n.Let]:
-    """Return the lets of an order block that these expressions use, directly or through other lets, in order.
+    """Return the lets of an order block that these expressions use, directly or through other lets, in their order.
 
     Raises ChimeraError E211 if the budget has too few operations left.
     """

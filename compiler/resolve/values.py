@@ -35,7 +35,7 @@ def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> di
 
 
 def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, ExprValue], budget: Budget) -> Iterator[n.Require]:
-    """Yield the requirements that do not hold. Before each, put the values of the params and lets above it into `env`."""
+    """Yield the requirements that do not hold. The values of params and lets are put into `env` in the order of the text."""
     for s in schedule.statements:
         match s:
             case n.Param():

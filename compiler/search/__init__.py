@@ -1,1 +1,1 @@
-"""Search for orders: `chimerac search` finds the order of a rank's tasks, with a proved lower bound of its makespan."""
+"""Search for orders: `chimerac search` finds an order of the tasks, and proves a lower bound of the makespan of all orders."""

@@ -1,6 +1,6 @@
 """Lower bounds of the makespan: one for each rank that has tasks, with the tasks that attain its head and its tail.
 
-A rank is idle for at least its head before some of its tasks, and for at least its tail after its last one. So makespan >= head
+A rank is idle for at least its head before its last task, and for at least its tail after this task. So makespan >= head
 + busy + tail. One head is the time until a first micro-batch can reach the rank. The tail is 0 if backwards are split. If they
 are not, it is the way of the gradient back to stage 0. Two facts about memory give larger bounds.
 
@@ -82,7 +82,7 @@ def rank_bounds(problem: Problem) -> list[RankBound]:
 
 
 def fitting(problem: Problem, rank: int) -> int:
-    """Return the c of this file: an upper bound of the time of the forwards whose micro-batches a rank can hold together.
+    """Return c (top of this file): an upper bound of the time of the forwards whose micro-batches a rank can hold together.
 
     If stages hold different amounts, a part of a forward fills the rest of the limit (the linear relaxation of a knapsack). The
     time of this part is rounded up.
@@ -101,8 +101,8 @@ def fitting(problem: Problem, rank: int) -> int:
         else:
             total += left // weight * time
             left -= left // weight * weight
-            # What is left of the limit is too little for one more micro-batch of this stage. A part of its forward counts. The
-            # forwards of other stages that still fit take no longer together: they take less time for what they hold.
-            total += -(-left * time // weight)
+            # What is left of the limit is too little for one more micro-batch of this stage. A part of its forward counts.
+            # Later stages of the list take less time for what they hold. So their forwards that fit take no longer than this.
+            total += -(-left * time // weight)  # rounded up
             break
     return total

@@ -66,7 +66,7 @@ def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
         return
     place = {(m, s): r for pipe in program.header.pipes for m in pipe.micro_batches for s, r in enumerate(pipe.placement)}
     order, kinds = tasks_of(program), kinds_of(program)
-    last, top = kinds[-1], program.header.stages - 1
+    last, top = kinds[-1], program.header.stages - 1  # the kind that frees a micro-batch; the last stage
     cost = {(k, s): x for k in kinds for s, x in enumerate(c["costs"][k])}
     own = {"F": program.costs.FWD, "B": program.costs.BWD, "I": program.costs.BWD_INPUT, "W": program.costs.BWD_WEIGHT}
     for k in kinds:
@@ -133,7 +133,8 @@ def _bound(
     forwards: list[tuple[int, int]] = []  # what its forward holds, and the time of this forward
     kept = 0  # the sum, over these micro-batches, of what one holds x the least time for which it is held
     for _, s, m in (x for x in tasks if x[0] == "F"):
-        way = [place[m, x] for x in range(top + 1)]
+        way = [place[m, x] for x in range(top + 1)]  # the rank of each stage
+        # The time of the message from stage x to x + 1 is hop[x], and back[x] is that of the message from x + 1 to x.
         hop = [0 if a == b else links[a][b] for a, b in pairwise(way)]
         back = [0 if a == b else links[b][a] for a, b in pairwise(way)]
         arrivals.append(sum(cost["F", x] + hop[x] for x in range(s)))
@@ -147,6 +148,7 @@ def _bound(
     for weight, time in sorted(forwards, key=lambda x: (x[0] > 0, -Fraction(x[1], x[0] or 1))):
         part = min(Fraction(1), room / weight) if weight else Fraction(1)
         fitting, room = fitting + part * time, room - part * weight
+    # -(-x // 1) is x, rounded up.
     head, busy = max(min(arrivals), min(gradients) - -(-fitting // 1)), sum(cost[k, s] for k, s, _ in tasks)
     residence = min(arrivals) + -(-kept // max(1, limit)) + min(tails) if limit is not None else 0
     return {"head": int(head), "busy": busy, "tail": min(tails), "residence": int(residence)}

@@ -18,10 +18,11 @@ from chimerac.compiler.search.sequences import Order, by_priority
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A whole problem, and the folded one, which has the first half of its ranks and one of each two mirrored pipes.
+    """A whole problem and its folded one.
 
-    partner: for each pipe of the whole problem the number of its mirror image; kept: the pipes of the folded problem, by their
-    numbers in the whole one.
+    problem: the folded one, which has the first half of the ranks, and one of each two mirrored pipes; partner: for each pipe
+    of the whole problem the number of its mirror image; kept: the pipes of the folded problem, by their numbers in the whole
+    one.
     """
 
     whole: Problem
@@ -32,7 +33,7 @@ class Folded:
     def unfolded(self, order: Order) -> Order | None:
         """Return the order of the whole problem in which mirrored ranks do the same.
 
-        order: of the folded problem. None if it exceeds a limit, or if its tasks wait for each other.
+        None if that order exceeds a limit, or if its tasks wait for each other. order: of the folded problem.
         """
         small, whole, kinds = self.problem.tasks, self.whole.tasks, len(self.whole.kinds)
         place = np.zeros(len(small), np.int64)
@@ -40,8 +41,8 @@ class Folded:
             place[order.rows(r)] = np.arange(order.length[r])
         priority = np.zeros(len(whole), np.int64)
         first = {cell: int(whole.first[c]) for c, cell in enumerate(whole.cells)}
-        for c, (k, s) in enumerate(small.cells):
-            p = self.kept[k]
+        for c, (kept_pipe, s) in enumerate(small.cells):
+            p = self.kept[kept_pipe]
             n = kinds * self.whole.pipes[p].micro_batches
             for q in (p, self.partner[p]):
                 priority[first[q, s] : first[q, s] + n] = place[small.first[c] : small.first[c] + n]

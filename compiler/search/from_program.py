@@ -44,6 +44,18 @@ def problem_of(program: Program, given: Given) -> Problem:
     return problem
 
 
+def given_of(problem: Problem) -> Given:
+    """Return the costs, links, activations and limits of a problem, for a search with another placement."""
+    scale = problem.scale
+    return Given(
+        costs={k: [x / scale for x in column] for k, column in zip(problem.kinds, problem.durations, strict=True)},
+        links=[[x / scale for x in row] for row in problem.links],
+        activations=problem.activations,
+        limits=[limit for limit in problem.limits if limit is not None] or None,  # `problem_of` gives every rank a limit
+        split=len(problem.kinds) == 3,
+    )
+
+
 def _check_program(program: Program) -> None:
     """Raise ChimeraError E002 for a program with tasks or replicas that a search does not order."""
     h = program.header
@@ -115,7 +127,7 @@ def _scale(costs: Rows, links: Rows, micro_batches: int) -> Fraction:
         raise refuse("E002", f"a cost of {min(times)} is given; costs are 0 or more")
     denominator = lcm(*(x.denominator for x in times))
     if max(times) * denominator > limits.COST or sum(times) * denominator * 2 * micro_batches > limits.TIME:
-        message = f"in units of 1/{denominator} of a cost, costs exceed {limits.COST}, the most that a schedule can state"
+        message = f"in units of 1/{denominator} of a cost, times exceed {limits.COST}, or {limits.TIME} in an iteration"
         raise refuse("E002", message, help="give costs with fewer digits")
     divisor = gcd(*(int(x * denominator) for x in times)) or 1
     return Fraction(denominator, divisor)

@@ -40,8 +40,8 @@ _KIND = Kind("file of costs for a search", FORMAT, 1, ("E002", "E002", "E002"), 
 class Given:
     """What a search is given besides the placement. Times are exact fractions in the unit of the costs.
 
-    costs: of F, B, I and W, for each stage; uniform: costs that are the same on all stages. Another cost is the schedule's,
-    unless it follows from the given ones (from_program.py, `_costs`).
+    costs: of F, B, I and W, for each stage; uniform: costs that are the same on all stages. A cost that is in neither is the
+    schedule's, unless it follows from the given ones (from_program.py, `_costs`).
     hop: the time of every message; links: the time of a message from one rank to another, [from][to], in the place of `hop`; if
     both are None, the schedule's hop.
     activations: what each stage holds for a micro-batch; None: 1. limits: the most that each rank may hold, in the same unit,

@@ -1,7 +1,8 @@
 """Compiled loops of the search: times of an order, what it holds, and simulated annealing with incremental times.
 
 An order is `sequence[r, i]`, the i-th task of rank r, and `length[r]`, the number of its tasks. A task starts as soon as the
-task before it on its rank has ended and its waits, at most two, are over. The loops work on the columns of problem.Tasks.
+task before it on its rank has ended and its waits, at most two, are over. The loops work on the columns of problem.Tasks. In
+them x, y and u are the numbers of tasks.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ def times(sequence: Ints, length: Ints, duration: Ints, waits: Ints, delays: Int
     """Fill in the start of every task and a topological order of all tasks; return the makespan, -1 if tasks wait for each
     other."""
     ranks = len(length)
-    position = np.zeros(ranks, np.int64)
-    clock = np.zeros(ranks, np.int64)
+    position = np.zeros(ranks, np.int64)  # by rank: the place of its next task
+    clock = np.zeros(ranks, np.int64)  # by rank: the end of the task before that
     start[:] = -1
-    count, makespan, moved = 0, 0, True
-    while moved:
-        moved = False
+    count, makespan, has_started = 0, 0, True
+    while has_started:
+        has_started = False
         for r in range(ranks):
             while position[r] < length[r]:
                 x = sequence[r, position[r]]
@@ -58,7 +59,7 @@ def times(sequence: Ints, length: Ints, duration: Ints, waits: Ints, delays: Int
                 topological[count] = x
                 count += 1
                 position[r] += 1
-                moved = True
+                has_started = True
             makespan = max(makespan, clock[r])
     return makespan if count == len(duration) else -1
 
@@ -153,6 +154,7 @@ def anneal(
             stale = False
         u = path[np.random.randint(path_length)] if np.random.random() < ON_PATH else np.random.randint(size)
         r, i = rank[u], place[u]
+        # From place i to place j. A task passes no task of its series, none that waits for it, and none for which it waits.
         distance = 1 + np.random.randint(reach)
         goes_later = np.random.random() < 0.5
         j = i
@@ -171,7 +173,7 @@ def anneal(
         if j == i:
             continue
         low, high = min(i, j), max(i, j)
-        # What the rank would hold after each of its places that change, low to high.
+        # Whether the rank would keep its limit at the places that change, low to high.
         holding = after[r, low - 1] if low > 0 else 0
         fits = True
         for k in range(low, high + 1):
@@ -222,6 +224,7 @@ def anneal(
                 mark[topological[p]] = False
             _shift(sequence, place, r, j, i)
             continue
+        # All other tasks of the section keep their order. If u goes later, the marked ones come after them, else before them.
         free_place = first if goes_later else first + marked_count
         for p in range(first, last + 1):
             x = section[p - first]
@@ -239,8 +242,8 @@ def anneal(
         for k in range(high, low - 1, -1):
             rest[sequence[r, k]] = total
             total += duration[sequence[r, k]]
-        # Times of the tasks that the move changes.
-        waiting, touches, changes = 0, 0, 0
+        # Times of the tasks that the move changes. At first the tasks at these places and the next one are dirty.
+        waiting, touches, changes = 0, 0, 0  # how many tasks are dirty; the lengths of `touched` and `changed`
         for k in range(low, min(high + 2, length[r])):
             x = sequence[r, k]
             dirty[x] = True
@@ -332,7 +335,7 @@ def anneal(
 
 @compiled
 def _shift(sequence: Ints, place: Ints, r: int, i: int, j: int) -> None:
-    """Take the task at place i of a rank to place j."""
+    """Move the task at place i of rank r to place j."""
     x = sequence[r, i]
     if i < j:
         for k in range(i, j):
@@ -371,15 +374,15 @@ def _critical(
     while x >= 0:
         path[count] = x
         count += 1
-        found = -1
+        before = -1  # the task before x on the path
         if place[x] > 0:
             y = sequence[rank[x], place[x] - 1]
             if start[y] + duration[y] == start[x]:
-                found = y
+                before = y
         for k in range(2):
             y = waits[x, k]
             tight = y >= 0 and start[y] + duration[y] + delays[x, k] == start[x]
-            if tight and (found < 0 or np.random.random() < 0.5):
-                found = y
-        x = found
+            if tight and (before < 0 or np.random.random() < 0.5):
+                before = y
+        x = before
     return count

@@ -19,7 +19,7 @@ FOLDED_BESIDE_SOLVER = 0.3  # the same, if the whole problem is small enough for
 SLICE = 0.4  # seconds of an annealing between two looks at the clock and at Ctrl-C
 TRIALS = 1_500_000  # the most trials of one annealing
 TRIALS_PER_TASK = 5000  # and the most for each task of the problem
-HOT, COLD = 0.15, 0.005  # temperatures at the beginning and the end of an annealing, in shares of a mean task
+HOT, COLD = 0.15, 0.005  # temperatures at the beginning and the end of an annealing, in mean durations of a task
 
 
 @dataclass
@@ -70,14 +70,15 @@ def search(
 ) -> State:
     """Search for some seconds and return what is known then, with the best order and the lower bound of the makespan.
 
-    First the loops of the search are compiled, which takes some seconds in the first process on a host. They do not count.
+    First the loops of the search are compiled, which takes some seconds in the first process on a host. This time does not
+    count.
     Once an order is known, Ctrl-C ends the search early.
 
     known: orders to begin with, each after its name; report: called after each part of the search, and about every `SLICE`
     seconds while it anneals; with_solver: whether the solver is used, for small problems.
     """
     state = State(problem, rank_bounds(problem))
-    _compile_loops()
+    compile_loops()
     begun = time.monotonic()
 
     def left() -> float:
@@ -125,7 +126,7 @@ def _searches(state: State, seed: int, left: Callable[[], float], with_solver: b
         yield
 
 
-def _compile_loops() -> None:
+def compile_loops() -> None:
     """Search a tiny problem: numba compiles the loops when they are called first, and stores them for later processes."""
     tiny = Problem(
         ranks=1,
@@ -206,7 +207,7 @@ def _annealing(state: State, order: Order, seed: int, left: Callable[[], float],
     unit = max(1.0, float(t.duration.mean()))
     hot, cold = HOT * unit / (2 if gentle else 1), COLD * unit
     trials = min(TRIALS, TRIALS_PER_TASK * len(t))
-    done, size = 0, 20_000
+    done, size = 0, 20_000  # trials: those made so far, and those of the next slice
     while done < trials and left() > 0 and not state.is_proved:
         size = min(size, trials - done)
         high, low = (hot * (cold / hot) ** (x / trials) for x in (done, done + size))

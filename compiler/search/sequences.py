@@ -15,8 +15,8 @@ from chimerac.compiler.search.problem import Ints, Problem
 class Order:
     """The order of each rank's tasks, and their times.
 
-    sequence[r, i]: the i-th task of rank r; length[r]: how many tasks it has. start: when each task starts, and makespan: both
-    in the problem's integer times.
+    sequence[r, i]: the i-th task of rank r; length[r]: how many tasks it has; start: when each task starts; makespan: when the
+    last one ends. Times are the problem's integers.
     """
 
     sequence: Ints
@@ -99,49 +99,80 @@ def one_after_another(problem: Problem) -> Order:
     return order
 
 
-def greedy_orders(problem: Problem, seed: int, tries: int) -> Iterator[Order]:
-    """Yield orders of list schedulers that differ in their priorities, in how far they look ahead, and in their caps.
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How a list scheduler chooses.
 
-    The first combinations are the same for every seed, and the others are random. tries: the number of schedulers. One that
-    gets stuck yields nothing.
+    kind_order: the kinds by their index, the preferred one first; slope: how much a stage weighs, where a micro-batch weighs 4;
+    look_ahead: as in `list_schedule`; has_caps: whether each cell has an equal share of the limit of its rank.
     """
-    t, random = problem.tasks, np.random.default_rng(seed)
-    kind, cell = t.series % len(problem.kinds), t.series // len(problem.kinds)
-    stage = np.array([s for _, s in t.cells], np.int64)[cell]
-    hop = max((x for row in problem.links for x in row), default=0)
-    unit = max(1, int(np.mean(t.duration)))
-    # The kinds by their index, the preferred one first: I F W, I W F, F I W; or B F, F B.
-    kind_orders = [(1, 0, 2), (1, 2, 0), (0, 1, 2)] if len(problem.kinds) == 3 else [(1, 0), (0, 1)]
-    fair = _fair_caps(problem)
-    first = [
-        (kind_order, slope, look_ahead, caps)
-        for kind_order in kind_orders
-        for caps in (None, fair)
+
+    kind_order: tuple[int, ...]
+    slope: int
+    look_ahead: int
+    has_caps: bool
+
+
+def rules(problem: Problem) -> list[Rule]:
+    """Return the rules of the list schedulers that are tried for every seed."""
+    hop, unit = _hop_and_unit(problem)
+    return [
+        Rule(kind_order, slope, look_ahead, has_caps)
+        for kind_order in _kind_orders(problem)
+        for has_caps in (False, True)
         for look_ahead in (0, hop, unit)
         for slope in (0, -2, 2)
     ]
-    for kind_order, slope, look_ahead, caps in first[:tries]:
-        priority = _priority(kind, t.micro_batch, stage, kind_order, slope)
-        if (order := list_schedule(problem, priority, look_ahead, caps)) is not None:
+
+
+def by_rule(problem: Problem, rule: Rule) -> Order | None:
+    """Return the order of a list scheduler; None if it gets stuck."""
+    caps = _fair_caps(problem) if rule.has_caps else None
+    return list_schedule(problem, _priority(problem, rule.kind_order, rule.slope), rule.look_ahead, caps)
+
+
+def greedy_orders(problem: Problem, seed: int, tries: int) -> Iterator[Order]:
+    """Yield orders of list schedulers: first those of `rules`, then others with random priorities, look-aheads and caps.
+
+    tries: the number of schedulers. One that gets stuck yields nothing.
+    """
+    fixed = rules(problem)[:tries]
+    for rule in fixed:
+        if (order := by_rule(problem, rule)) is not None:
             yield order
-    for _ in range(tries - len(first)):
+    random, fair = np.random.default_rng(seed), _fair_caps(problem)
+    kind_orders, (hop, unit) = _kind_orders(problem), _hop_and_unit(problem)
+    for _ in range(tries - len(fixed)):
         kind_order = kind_orders[random.integers(len(kind_orders))]
         look_ahead = int(random.integers(0, unit + hop + 1)) if random.random() < 0.5 else 0
         caps = None if random.random() < 0.4 else np.maximum(1, fair + random.integers(-2, 3))
-        priority = _priority(kind, t.micro_batch, stage, kind_order, int(random.integers(-8, 9)))
+        priority = _priority(problem, kind_order, int(random.integers(-8, 9)))
         priority = priority + random.integers(0, 1 + int(random.integers(1, 9)), len(priority))
         if (order := list_schedule(problem, priority, look_ahead, caps)) is not None:
             yield order
 
 
-def _priority(kind: Ints, micro_batch: Ints, stage: Ints, kind_order: Sequence[int], slope: int) -> Ints:
+def _kind_orders(problem: Problem) -> list[tuple[int, ...]]:
+    """Return sequences of the kinds by their index, the preferred one first: I F W, I W F, F I W; or B F, F B."""
+    return [(1, 0, 2), (1, 2, 0), (0, 1, 2)] if len(problem.kinds) == 3 else [(1, 0), (0, 1)]
+
+
+def _hop_and_unit(problem: Problem) -> tuple[int, int]:
+    """Return the time of the slowest message, and the mean time of a task, at least 1."""
+    return max((x for row in problem.links for x in row), default=0), max(1, int(np.mean(problem.tasks.duration)))
+
+
+def _priority(problem: Problem, kind_order: Sequence[int], slope: int) -> Ints:
     """Return priorities: by the place of the kind in `kind_order`, then by 4 m + slope x s, for micro-batch m and stage s.
 
     kind_order: the kinds by their index, the preferred one first.
     """
+    t = problem.tasks
+    kind, cell = t.series % len(problem.kinds), t.series // len(problem.kinds)
+    stage = np.array([s for _, s in t.cells], np.int64)[cell]
     place = np.empty(len(kind_order), np.int64)
     place[list(kind_order)] = np.arange(len(kind_order))
-    priority: Ints = place[kind] * 2**32 + 4 * micro_batch + slope * stage
+    priority: Ints = place[kind] * 2**32 + 4 * t.micro_batch + slope * stage
     return priority
 
 

@@ -74,7 +74,7 @@ def _model(problem: Problem, horizon: int) -> tuple[cp_model.CpModel, dict[int, 
         for y, delay in zip(t.waits[x].tolist(), t.delays[x].tolist(), strict=True):
             if y >= 0:
                 model.add(start[x] >= end[y] + delay)
-        if x and t.series[x] == t.series[x - 1]:
+        if x and t.series[x] == t.series[x - 1]:  # micro-batches in ascending order, as problem.py says
             model.add(start[x] >= end[x - 1])
         model.add(makespan >= end[x] + int(t.tail[x]))
     for r in range(problem.ranks):
@@ -96,9 +96,10 @@ def _model(problem: Problem, horizon: int) -> tuple[cp_model.CpModel, dict[int, 
 def _in_order_of_time(problem: Problem, start: list[int]) -> Order | None:
     """Return the order of tasks that start at these times.
 
-    Tasks that take no time may start together with others of their rank. Of the tasks with one start, these are placed first,
-    and later kinds before earlier ones, since a last backward frees what a forward holds. But a task is placed only after those
-    that it waits for, and only if its rank then keeps its limit. None if no task of the earliest start can be placed.
+    Tasks that take no time may start together with others of their rank. Of the tasks with one start, those that take no time
+    are placed first, and later kinds before earlier ones, since a last backward frees what a forward holds. But a task is
+    placed only after those that it waits for, and only if its rank then keeps its limit. None if no task of the earliest start
+    can be placed.
     """
     t, holding = problem.tasks, [0] * problem.ranks
     place = np.zeros(len(t), np.int64)

@@ -128,7 +128,7 @@ class TickTexts:
     def near(self, state: str, rng: random.Random) -> str:
         schedule = parse(Source("text", state))
         order = next(s for s in schedule.statements if isinstance(s, n.Ticks))
-        moved: list[n.Rule | n.Fill] = [*order.rules, *order.fills]
+        moved: list[n.Rule | n.Fill] = [*order.rules, *order.fills]  # those whose ticks may be shifted
         edits = list(islice(chain.from_iterable(tick_edits(schedule, moved, "+-")), MAX_EDITS))
         return edited(rng.choice(edits)) if edits else state
 

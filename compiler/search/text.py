@@ -56,10 +56,10 @@ def _text(problem: Problem, order: Order, name: str, comment: Sequence[str], sta
         words: dict[int, str] = {}  # by series: its tasks as the listing names them
         for c in cells:
             p, s = t.cells[c]
-            word = ""
+            suffix = ""
             if len(placed) > 1:
-                word = f" {names[p]}" if placed.count(p) == 1 else f" {names[p]}({s})"
-            words |= {c * len(kinds) + k: kind + word for k, kind in enumerate(kinds)}
+                suffix = f" {names[p]}" if placed.count(p) == 1 else f" {names[p]}({s})"
+            words |= {c * len(kinds) + k: kind + suffix for k, kind in enumerate(kinds)}
         series = t.series[order.rows(r)].tolist()
         lines += [f"if r == {r} {{", *task_lines([words[k] for k in series]), "}"]
     return format_schedule(Source(name, "\n".join([*lines, "}"]) + "\n"))

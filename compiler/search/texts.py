@@ -42,7 +42,7 @@ class Point:
     """One size, with what holds for every text at this size.
 
     pipes: with their placements, which every text keeps. costs, bounds: for each hop cost, the costs and the lower bound of
-    the makespan, as integers; scales: how many of these are one unit of the schedule's costs. activations: the most that a rank
+    the makespan, as integers; scales: how many of them make one unit of the schedule's costs. activations: the most that a rank
     may hold, None without a limit.
     """
 
@@ -225,8 +225,8 @@ def search(
     the schedule's own and all before it. Ctrl-C ends the search early; KeyboardInterrupt is raised only if no text was found
     yet.
 
-    Raises ChimeraError: E002 a schedule with an order listing, no size or no hop cost, or no text that compiles everywhere; the
-    findings about the schedule, and the errors of `points_of`.
+    Raises ChimeraError: E002 for a schedule with an order listing, for no size or no hop cost, and if no text compiles at every
+    size; the findings about the schedule, and the errors of `points_of`.
     """
     source, activations = limited(source, activations)
     schedule = parse_source(source)
@@ -266,7 +266,7 @@ def _simulated(found: EvaluatedText, points: Sequence[Point]) -> EvaluatedText:
     for point in points:
         program = compile_source(Source("found", found.text), point.parameters).program
         simulations = [simulate(replace(program, costs=costs)) for costs in point.costs]
-        makespans.append(tuple(-(-s.makespan // s.scale) for s in simulations))
+        makespans.append(tuple(-(-s.makespan // s.scale) for s in simulations))  # rounded up
     return replace(found, makespans=tuple(makespans), score=_score(makespans, points))
 
 

@@ -142,6 +142,7 @@ class _Builder:
 
     def greedy(self, meta: Meta, c: list[Any]) -> n.Greedy:
         costs = tuple(x for x in c if isinstance(x, n.CostStatement))
+        # What `prefer` and `then` return are tuples. Those of several statements are joined.
         prefer = tuple(x for y in c if isinstance(y, tuple) and isinstance(y[0], n.Identifier) for x in y)
         keys = tuple(x for y in c if isinstance(y, tuple) and isinstance(y[0], n.Key) for x in y)
         limits = tuple(x for x in c if isinstance(x, n.Limit))

@@ -84,7 +84,7 @@ class Let(Node):
 
 @dataclass(frozen=True, slots=True)
 class Setting(Node):
-    """`ranks EXPR`, `stages EXPR` or `window EXPR`, each at most once."""
+    """`ranks EXPR`, `stages EXPR` or `window EXPR`. At most one of each is valid."""
 
     what: Literal["ranks", "stages", "window"]
     value: Expr

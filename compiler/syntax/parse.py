@@ -33,7 +33,7 @@ def parse(source: Source) -> n.Schedule:
     """Return the syntax tree of a schedule.
 
     Raises ParseError (E101, E102) for the first syntax error that lark finds. Raises ChimeraError for what lark does not check:
-    E102 as `count_tokens` and `build`, E103 numbers that are too large, E104 too deep nesting, E105 a text or names that are
+    E102 from `count_tokens` and `build`, E103 numbers that are too large, E104 too deep nesting, E105 a text or names that are
     too long, or too many tokens or names.
     """
     count_tokens(source)

@@ -33,7 +33,8 @@ def as_term(e: n.Expr) -> str:
 def shifted(e: n.Expr, amount: int) -> str:
     """Return the author's own text of an expression with an amount added.
 
-    If the expression is on one line and ends with a number, that number is changed instead: `s - 1` with 3 added is `s + 2`.
+    If the expression is a number, or a sum or a difference on one line with a number as its last term, only this number is
+    changed: `s - 1` with 3 added is `s + 2`.
     """
     match e:
         case n.Int():
@@ -187,6 +188,7 @@ def expression(e: n.Expr, min_precedence: int = 0) -> str:
             for operation, outer in zip(operations, [*operations[1:], None], strict=True):
                 precedence = _PRECEDENCE[operation.op]
                 parts.append(f" {operation.op} {expression(operation.right, precedence + 1)}")
+                # The text so far is the left operand of `outer`, the next operation.
                 if outer is not None and precedence < _left_precedence(outer):
                     parts.append(")")
                     opened += 1

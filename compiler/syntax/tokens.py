@@ -4,4 +4,5 @@ from __future__ import annotations
 
 import re
 
+# A comment, a word, a number, a symbol of two characters, or any other character except white space.
 TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|\.\.|//|[=!<>]=|\S")

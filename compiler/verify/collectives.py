@@ -144,6 +144,6 @@ def _cycle(index: ProgramIndex) -> list[str]:
     try:
         graph.prepare()
     except graphlib.CycleError as error:
-        cycle: list[str] = error.args[1][:-1]
+        cycle: list[str] = error.args[1][:-1]  # the last one is the first again
         return cycle
     return []

@@ -108,7 +108,7 @@ def _value_findings(index: ProgramIndex, value: Value) -> list[Diagnostic]:
         find("E421", crosses & (count == 0), reader, f"{{value}} is read here but never {verb}", f"add its {op.name}")
         extra = index.by_key((rows, row_keys))[keys]
         needed = np.where(crosses, 1, 0)
-        find("E422", count > needed, extra, f"{{value}} is {verb} once more than it is needed", "remove one of them")
+        find("E422", count > needed, extra, f"{{value}} is {verb} more often than it is needed", "remove one of them")
     if found:
         return found
     send, receive = (index.by_key(index.value_instructions[op, value])[keys] for op in (Op.SEND, Op.RECV))

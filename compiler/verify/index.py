@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from chimerac.chimera_ir.instructions import Op, Value
 from chimerac.chimera_ir.program import Ints, Program
@@ -30,7 +29,7 @@ class ProgramIndex:
         self.rank = program.rank_of
         self.key_count = self.header.width * self.header.stages * self.header.micro_batches
 
-    def entries(self, rows: npt.NDArray[np.int64]) -> tuple[Ints, Ints]:
+    def entries(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return (row, key), one entry per micro-batch of these rows."""
         h, t = self.header, self.program.table
         operand = t.operand[rows]

@@ -46,7 +46,7 @@ class Peaks:
 
 def peaks(program: Program) -> Peaks:
     """Return the peaks of a verified program."""
-    return Peaks(*(tuple(int(counts.max(initial=0)) for counts in _held_counts(program, name)) for name in LIMITS))
+    return Peaks(**{name: tuple(int(counts.max(initial=0)) for counts in _held_counts(program, name)) for name in LIMITS})
 
 
 def check_limits(index: ProgramIndex) -> list[Diagnostic]:
@@ -54,7 +54,7 @@ def check_limits(index: ProgramIndex) -> list[Diagnostic]:
     found = []
     for name, limit in index.header.limits.items():
         counts = _held_counts(index.program, name)
-        peaks_by_rank = [int(x.max(initial=0)) for x in counts]
+        peaks_by_rank = [int(of_rank.max(initial=0)) for of_rank in counts]
         rank = peaks_by_rank.index(max(peaks_by_rank))
         if peaks_by_rank[rank] > limit:
             found.append(_limit_finding(index, name, limit, rank, peaks_by_rank, int(counts[rank].argmax())))
@@ -69,7 +69,7 @@ def _limit_finding(
     if name != "weight_copies":
         row = int(index.program.offsets[rank]) + position
         notes.append(f"the peak begins at {index.program.place(row)}")
-    others = [f"rank {r} holds {x}" for r, x in enumerate(peaks_by_rank) if x > limit and r != rank]
+    others = [f"rank {r} holds {peak}" for r, peak in enumerate(peaks_by_rank) if peak > limit and r != rank]
     if others:
         notes.append("above the limit too: " + ", ".join(others[:8]) + (", ..." if len(others) > 8 else ""))
     message = f"rank {rank} holds {peaks_by_rank[rank]} {words} at its peak; the limit is {limit}"
@@ -78,9 +78,9 @@ def _limit_finding(
 
 
 def _held_counts(program: Program, name: str) -> list[Ints]:
-    """Return for every rank what it holds of one kind while each of its instructions runs. name: the kind, one of LIMITS.
+    """Return for every global rank the counts that a limit bounds: how many it holds while each of its instructions runs.
 
-    Of weight_copies, which do not change, there is one count for the whole stream.
+    name: of the limit, one of LIMITS. For weight_copies, which do not change, there is one count for the whole stream.
     """
     if name == "weight_copies":
         h = program.header
@@ -90,6 +90,6 @@ def _held_counts(program: Program, name: str) -> list[Ints]:
                 stages_on[rank].add(stage)
         return [np.array([len(stages)]) for stages in stages_on * h.width]
     lives = activations(program) if name == "activations" else received(program)
-    lives = lives.take(lives.is_of(Kind.ALIVE, Kind.RECEIVED))
+    lives = lives.take(lives.is_of(Kind.ALIVE, Kind.RECEIVED))  # the other kinds of activations are for bytes only
     counts = held(program, lives, lives.count)
     return [counts[a:b] for a, b in pairwise(program.offsets.tolist())]

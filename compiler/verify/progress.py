@@ -84,7 +84,7 @@ def _window_waits(channel: Ints, window: int) -> tuple[Ints, Ints]:
 
 
 def _waits_without_queues(index: ProgramIndex, window: int | None) -> Waits:
-    """Return the waits of a machine on which at most `window` sends of a channel may be incomplete. None: any number."""
+    """Return the waits of a machine without queues. window: how many sends of a channel may be incomplete; None: any number."""
     channel, send, receive = channels(index)
     send_of = np.full(len(index.program), -1, np.int64)  # by row of a RECV: the row of its SEND
     send_of[receive] = send
@@ -95,6 +95,7 @@ def _waits_without_queues(index: ProgramIndex, window: int | None) -> Waits:
                 reader, received = _readers_and_receives(index)
                 parts.append((reader, send_of[received], READ))
             case "window":
+                # No channel has as many messages as the program has rows, so a window of this size is never full.
                 waiting, earlier = _window_waits(channel, len(index.program) if window is None else window)
                 parts.append((send[waiting], receive[earlier], POST))
             case _:
@@ -143,7 +144,7 @@ def _waits_with_queues(index: ProgramIndex, machine: Machine) -> Waits:
     completion = np.full(len(p), -1, np.int64)  # by row of an end: the node of its completion, -1 for other rows
     completion[send] = completion[receive] = len(p) + np.arange(len(send))
     collectives = index.rows(*(COLLECTIVES if machine == "serial" else ()))
-    completion[collectives] = len(p) + len(send) + p.table.operand[collectives]
+    completion[collectives] = len(p) + len(send) + p.table.operand[collectives]  # operand: the number of the collective
     ends = np.flatnonzero(completion >= 0)
     # The number of the queue of each end. A rank has one number for each peer, and a last one for its only queue on `serial`.
     queue = index.rank[ends] * (p.world + 1) + (p.table.peer[ends] if machine == "paired" else p.world)

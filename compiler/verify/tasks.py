@@ -1,6 +1,6 @@
 """Is every task in the program exactly once, on the rank of its stage? (E410 missing, E411 several times, E412 wrong rank)
 
-A recomputation may be missing. If there is one, its forward has `recompute` (E413).
+A recomputation may be missing. If there is one, its forward must have `recompute` (E413).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _NAMES = {
 
 
 def check_exactly_once(index: ProgramIndex) -> list[Diagnostic]:
-    """Return the findings about tasks, at most MAX_FOUND for each fact about a kind.
+    """Return the findings about tasks: at most MAX_FOUND for each kind of task and each fact about it.
 
     Every (replica, stage, micro-batch) must have exactly one forward and, in a training program, one input gradient and one
-    weight gradient. There it may have one recomputation, whose forward has `recompute`. Every task must be on the rank of its
-    stage.
+    weight gradient. In a training program it may also have one recomputation, whose forward must have `recompute`. Every task
+    must be on the rank of its stage.
     """
     required = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT) if index.header.kind == "training" else (FORWARD,)
     counts = {kind: np.bincount(index.tasks[kind][1], minlength=index.key_count) for kind in required}
@@ -76,7 +76,7 @@ def _recomputation_findings(index: ProgramIndex) -> list[Diagnostic]:
 
 
 def _rank_findings(index: ProgramIndex, rows: Ints, keys: Ints) -> list[Diagnostic]:
-    """Return findings about tasks that are not on the rank of their stage. rows, keys: the entries of the tasks."""
+    """Return at most MAX_FOUND findings about tasks that are not on the rank of their stage. rows, keys: their entries."""
     wrong = np.flatnonzero(index.rank[rows] != index.owner[keys])
     return [
         Diagnostic(

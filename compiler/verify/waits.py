@@ -17,10 +17,13 @@ from chimerac.chimera_ir.program import Ints, Machine
 class Reason(IntEnum):
     """The reason why a node waits for another.
 
-    READ: a reader waits for the SEND of its value; on machines whose transfers queue, for the completion of its transfer. POST:
-    a SEND waits for a RECV of its channel. END: the completion of a transfer or of a collective waits until one of its ends is
-    posted; it has one such wait for each end. QUEUE: a completion waits for the one before it in a queue. WINDOW: a SEND waits
-    for a transfer to complete; with window 0 the instruction after the SEND waits.
+    READ: a reader waits for the SEND of its value or, on machines whose transfers queue, for the completion of its transfer.
+
+    Only on machines without queues: POST: a SEND waits for a RECV of its channel.
+
+    Only on machines with queues: END: the completion of a transfer or of a collective waits until one of its ends is posted; it
+    has one such wait for each end. QUEUE: a completion waits for the one before it in a queue. WINDOW: a SEND waits for an
+    earlier transfer of its channel to complete; with window 0, the instruction after the SEND waits for the SEND's transfer.
     """
 
     READ = 0
@@ -77,10 +80,10 @@ COLLECTIVES = tuple(op for op in Op if completion_of(op) == "collective")
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Columns of equal length, sorted by target: node `target` waits until node `source` has been executed, for a `Reason`.
+    """Columns of equal length, sorted by target: node `target` waits until node `source` has been executed.
 
     nodes: the number of nodes. They are the rows of the program and, on `paired` and `serial`, the completions of transfers and
-    collectives, numbered after the rows.
+    collectives, numbered after the rows. reason: the `Reason` of each wait.
     """
 
     nodes: int
@@ -90,7 +93,7 @@ class Waits:
 
     @staticmethod
     def of(nodes: int, parts: Sequence[tuple[Ints, Ints, int]]) -> Waits:
-        """Return the waits of all parts. parts: (targets, sources, reason)."""
+        """Return the waits of all parts. Each part is (targets, sources, the reason of all its waits)."""
         target, source = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
         reason = np.concatenate([np.full(len(part[0]), part[2]) for part in parts])
         order = np.argsort(target, kind="stable")

@@ -21,7 +21,8 @@ from chimerac.chimera_ir.program import LIMITS, OVERLAP, Ints, Program
 from chimerac.compiler.verify.index import MAX_FOUND
 
 MAX_SHOWN = 4  # the most instructions that one finding names
-MAX_ALL = 100  # the most findings about the header, and about all instructions together: each may be as long as an instruction
+# The most findings about the header, and the most about all instructions together. Each may be as long as an instruction.
+MAX_ALL = 100
 
 
 def check_wellformed(program: Program) -> list[Diagnostic]:
@@ -78,7 +79,7 @@ def _evaluation_findings(program: Program) -> list[Diagnostic]:
     places = [_place(program, row) for row in rows[:MAX_SHOWN]]
     if len(rows) > MAX_SHOWN:
         places.append("...")
-    help = "remove what makes, moves or sums gradients, or change the kind of the program to training"
+    help = "remove what makes, moves or sums gradients or runs a forward again, or change the kind of the program to training"
     return [Diagnostic("E401", message, notes=tuple(places), help=help, about=tuple(rows[:MAX_FOUND]))]
 
 

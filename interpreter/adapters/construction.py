@@ -161,9 +161,9 @@ class _RegistrationHook:
 
 def _on_meta(parameter: nn.Parameter) -> nn.Parameter:
     """Return a parameter like this one, without memory."""
-    found = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
-    vars(found).update(vars(parameter))
-    return found
+    copied = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+    vars(copied).update(vars(parameter))  # attributes that a library has set on it
+    return copied
 
 
 class _SeededDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
 """Models of the transformers library, from a configuration or from a local folder with safetensors.
 
-    model = huggingface("gpt2/config.json", {"input_ids": tokens}, loss=F.cross_entropy)
+    model = huggingface("gpt2/config.json", {"input_ids": tokens}, loss=loss)
     pipe = Pipeline(model, "chimera", {"N": 8})
 
 No architecture is named here. By default a model's class is the one that its configuration names, and its layers are those of
@@ -212,10 +212,10 @@ def _weights(
 
 
 def _conversion(converter: Any, name: str, uses: Sequence[tuple[str, str]], model: Any) -> Callable[..., Mapping[str, Tensor]]:
-    """Return the function that makes tensors of the model from several tensors in the files, such as experts in one tensor.
+    """Return the function that makes tensors of the model from several tensors in the files, such as one tensor of all experts.
 
     name: in the model, of the first tensor that is made. uses: of each tensor in the files, the converter's pattern that its
-    name matches, and the name. model: of the class, without weights.
+    name matches, and the name. model: one of the class, without weights.
     """
 
     def convert(tensors: Sequence[Tensor]) -> Mapping[str, Tensor]:

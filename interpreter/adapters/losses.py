@@ -62,10 +62,10 @@ def check_sum(name: str, loss: Callable[[Values, Values], Values], outputs: Sequ
     name: of the model. outputs: the tensors that the losses read, of a micro-batch; targets: of one sample. A loss that is zero
     for one sample is not checked, and no loss is checked if the losses cannot be computed. Raises ChimeraError E856 for a mean.
     """
-    generator, samples = torch.Generator().manual_seed(0), outputs[0].shape[0]
+    generator, samples = torch.Generator().manual_seed(0), next((x.shape[:1] for x in outputs if x.shape), ())
     drawn = []
     for declared in outputs:
-        shape = (1, *declared.shape[1:]) if declared.shape[:1] == (samples,) else declared.shape
+        shape = (1, *declared.shape[1:]) if declared.shape and declared.shape[:1] == samples else declared.shape
         dtype: torch.dtype = getattr(torch, declared.dtype)
         # Numbers between 0 and 1 are valid for losses of probabilities too.
         is_float = dtype.is_floating_point

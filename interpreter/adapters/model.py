@@ -1,6 +1,6 @@
 """A module as a model of the runtime: its layers are the calls of its units.
 
-    model = cut(build, {"input_ids": tokens}, loss=F.cross_entropy, layers=["encoder.layer"])
+    model = cut(build, {"input_ids": tokens}, loss=loss, layers=["encoder.layer"])
 
 A *unit* is a submodule whose calls are layers of the pipeline (units.py).
 """
@@ -209,7 +209,7 @@ class Structure:
         return needed
 
     def _names_in(self, path: str) -> list[str]:
-        """Return the names of the parameters and buffers of a submodule in the whole module."""
+        """Return the names that the parameters and buffers of a submodule have in the whole module."""
         return [name for name in self._first_name if _is_in(name, path)]
 
 
@@ -280,7 +280,7 @@ def _faked(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
                     with mode:
                         like: Tensor = torch.empty(t.shape, dtype=t.dtype)
                     faked[id(t)] = nn.Parameter(like, t.requires_grad) if isinstance(t, nn.Parameter) else like
-                    faked[id(faked[id(t)])] = faked[id(t)]  # modules that share this table: it already has fake tensors
+                    faked[id(faked[id(t)])] = faked[id(t)]  # for other modules with this table: it then has fake tensors
                 table[name] = None if t is None else faked[id(t)]
     return module
 

@@ -132,7 +132,7 @@ class Weights:
 
         tensors, names: by the first name of each tensor, the tensor and all its names in the model.
         """
-        converted: dict[int, Mapping[str, Tensor]] = {}  # by id, of the last entry only: experts are large
+        converted: dict[int, Mapping[str, Tensor]] = {}  # by the id of an entry; only of the last one: experts are large
         with torch.no_grad():
             for first, tensor in tensors.items():
                 entry = self._entry(names[first])

@@ -128,7 +128,10 @@ class _StageEnd(BaseException):
 
 
 class _StageRun:
-    """A forward in which the calls of one stage run. values: the outputs of calls that were received or computed so far."""
+    """A forward in which the calls of one stage run.
+
+    values: the outputs of calls that were received, and those that were computed so far and are to be sent.
+    """
 
     def __init__(self, stage: CallStage, values: dict[Output, Tensor], device: torch.device) -> None:
         self.values = values
@@ -167,8 +170,8 @@ class _StageRun:
         result = forward(*args, **kwargs)
         self._is_inside = False
         leaves, structure = flatten(result)
-        if structure != self._traced[number].structure:
-            traced = self._traced[number]
+        traced = self._traced[number]
+        if structure != traced.structure:
             message = f"{traced.name} returns {structure}; when it was traced, it returned {traced.structure}"
             raise refuse("E853", message, help=_SAME_CALLS)
         for output in self._stage.sent:

@@ -115,7 +115,7 @@ class Trace:
         return tuple(sorted({s for sources in later for s in sources if isinstance(s, Output) and s.call < cut}))
 
     def sources_of(self, calls: range) -> list[Sources]:
-        """Return the sources of each of these calls. If the last call is one of them, those of the model's output follow."""
+        """Return the sources of each of these calls. If the range ends with the last call, those of the output follow."""
         found = [self.calls[k].sources for k in calls]
         return [*found, self.result] if calls.stop == len(self.calls) else found
 
@@ -223,7 +223,7 @@ class _TracingRun:
         """
         inside = [source.call for source in sources if isinstance(source, Inside)]
         if inside:
-            owner = self.calls[min(inside)].name  # not any one: the order of a set differs between processes
+            owner = self.calls[min(inside)].name  # the first, so that all processes name the same one
             raise refuse(
                 "E852",
                 f"{reader} uses a tensor that the call of {owner} made or changed and did not return",
@@ -289,6 +289,7 @@ class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.written.add(self._copied[address])
                 self._add(t, read)
         for t in pytree.tree_leaves(result):
+            # In a call, a view of a tensor keeps the sources of this tensor: it is not something that the call made.
             if isinstance(t, Tensor) and (storage_address(t) not in self._sources or self._call is None):
                 self._add(t, read)
         return result

@@ -1,7 +1,7 @@
 """Models that torch's tracer has cut: a Pipe of torch.distributed.pipelining becomes a model for `Pipeline`.
 
     pipe = torch.distributed.pipelining.pipeline(module, (tokens,), split_spec={"blocks.2": SplitPoint.BEGINNING})
-    model = traced(module, pipe, {"tokens": tokens}, loss=F.cross_entropy)
+    model = traced(module, pipe, {"tokens": tokens}, loss=loss)
 
 torch.export captures the whole computation as one graph, so a cut may be anywhere in it, also inside a module. The graph stays
 in the mode that the module was in, usually training: then dropout stays on in an evaluation, and batch normalization uses the
@@ -56,9 +56,9 @@ def _with_parameters(stages: nn.Module, module: nn.Module) -> nn.Module:
 
     The tracer gives every stage that reads a parameter a copy of its own, under the name of the original.
     """
-    found = copy.deepcopy(stages, {id(t): t for t in (*stages.parameters(), *stages.buffers())})
-    for stage in found.children():
+    copied = copy.deepcopy(stages, {id(t): t for t in (*stages.parameters(), *stages.buffers())})  # shares its tensors
+    for stage in copied.children():
         for name, _ in list(stage.named_parameters(remove_duplicate=False)):
             path, _, leaf = name.rpartition(".")
             stage.get_submodule(path).register_parameter(leaf, module.get_parameter(name))
-    return found
+    return copied

@@ -67,7 +67,7 @@ def _train(given: argparse.Namespace) -> None:
         raise _unwritable(output, "it is a folder")
     partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
     try:
-        partial.touch()  # before the training, which may take long
+        partial.touch()  # fails before the training, which may take long
         partial.write_text(train_tokenizer(pieces, given.kind, given.vocabulary, given.special, given.lowercase), "utf-8")
         os.replace(partial, output)
     except OSError as error:

@@ -77,7 +77,7 @@ class Continued(Named):
 class Masked(Named):
     """For a masked language model: some tokens are replaced by `mask`, and are the targets (Devlin et al. 2019).
 
-    Which tokens these are is a function of the number of the sample alone.
+    The number of a sample alone decides which of its tokens these are.
     """
 
     mask: int = MASK
@@ -119,5 +119,5 @@ def masked(data: Data, name: str) -> Data:
 
 
 def _with(data: Data, wrapped: Callable[[Samples], Samples]) -> Data:
-    """Return data with other samples."""
+    """Return the data, with `wrapped` applied to the samples of both parts."""
     return replace(data, train=wrapped(data.train), held_out=wrapped(data.held_out))

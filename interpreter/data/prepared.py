@@ -169,16 +169,16 @@ def _opened(path: Path) -> Prepared:
         header = json.loads(head)
         if (header["format"], header["version"]) != (FORMAT, VERSION):
             raise ValueError(f"it has the format {header['format']} {header['version']}, expected {FORMAT} {VERSION}")
-        kind = np.dtype(TYPES[header["type"]]).newbyteorder("<")
+        dtype = np.dtype(TYPES[header["type"]]).newbyteorder("<")
         count, about, digest = int(header["count"]), dict(header["about"]), str(header["digest"])
-        size, expected = path.stat().st_size, HEADER_BYTES + count * kind.itemsize
+        size, expected = path.stat().st_size, HEADER_BYTES + count * dtype.itemsize
         if size != expected:
             raise ValueError(f"it has {size} bytes, and its header says {expected}")
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         is_ours = isinstance(error, ValueError) and str(error).startswith("it has ")  # one of the two messages above
         why = str(error) if is_ours else "its header cannot be read"
         raise _refused(path, "is damaged", why, "delete it: it is made again") from None
-    array = np.memmap(path, kind, "r", HEADER_BYTES, (count,)) if count else np.zeros(0, kind)
+    array = np.memmap(path, dtype, "r", HEADER_BYTES, (count,)) if count else np.zeros(0, dtype)
     return Prepared(path, about, digest, array)
 
 

@@ -44,7 +44,7 @@ class SpecialTokens(NamedTuple):
     mask: int
 
 
-SPECIAL_NAMES = "[PAD]", "[CLS]", "[SEP]", "[MASK]"  # their names in a tokenizer
+SPECIAL_NAMES = "[PAD]", "[CLS]", "[SEP]", "[MASK]"  # the names of SpecialTokens in a tokenizer, in the same order
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,9 @@ class Text:
 
     def read(self, begin: int, end: int) -> Array:
         """Return tokens `begin` to `end - 1`."""
-        found = list(self._cut(begin, end))
-        return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, np.uint8), *found])
+        cuts = list(self._cut(begin, end))
+        # concatenate needs at least one array, and there may be no cut: hence the empty one.
+        return cuts[0] if len(cuts) == 1 else np.concatenate([np.zeros(0, np.uint8), *cuts])
 
     def part(self, begin: int, end: int) -> Text:
         """Return the text of tokens `begin` to `end - 1`, without loading it."""
@@ -116,7 +117,7 @@ class Text:
         return sum((np.bincount(piece, minlength=size) for piece in pieces), np.zeros(size, np.int64))
 
     def identity(self, trained: int) -> str:
-        """Return a text that is equal for equal texts, of which the first `trained` tokens are trained on.
+        """Return a string that is equal for equal texts, of which the first `trained` tokens are trained on.
 
         If the digest of the contents is not known, a digest of the beginning and the end of these tokens takes its place,
         because reading all of them would take long.

@@ -36,20 +36,20 @@ class Tokenizer:
         self._tokenizer.no_padding()
         numbers = tokenizer.get_vocab(with_added_tokens=True)
         special_numbers = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-        pair_numbers = [numbers.get(name) for name in SPECIAL_NAMES]
+        bert_numbers = [numbers.get(name) for name in SPECIAL_NAMES]
         self.end: int | None = next((numbers[name] for name in ENDS if name in numbers), None)
         self.encoding = Encoding(
             vocabulary=max(numbers.values()) + 1,
             unit="token",
             name=f"tokenizer {digest[:12]}",
-            special=None if None in pair_numbers else SpecialTokens(*(n for n in pair_numbers if n is not None)),
+            special=None if None in bert_numbers else SpecialTokens(*(n for n in bert_numbers if n is not None)),
             words=tuple(sorted(set(numbers.values()) - special_numbers)),
         )
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
         """Return the tokens of each text. No special tokens are added around it."""
-        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(one.ids, np.uint32) for one in found]
+        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(one.ids, np.uint32) for one in encoded]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of these tokens, without special ones."""

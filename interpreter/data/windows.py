@@ -50,10 +50,10 @@ def text_data(text: Text, length: int, seed: int) -> Data:
     unit = text.encoding.unit
 
     def baselines(count: int) -> list[Baseline]:
-        found = [("unigram entropy", unigram_entropy(held_out.text), "of the held-out text")]
+        unigram = ("unigram entropy", unigram_entropy(held_out.text), "of the held-out text")
         pairs = ((held_out.inputs([k])[0][0].numpy(), held_out.targets([k])[0][0].numpy()) for k in range(count))
         bigram = bigram_loss(train.text, pairs)
-        return found if bigram is None else [*found, ("bigram model", bigram, "held-out loss of the same samples")]
+        return [unigram] if bigram is None else [unigram, ("bigram model", bigram, "held-out loss of the same samples")]
 
     return Data(
         train,

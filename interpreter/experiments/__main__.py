@@ -61,7 +61,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         write_stderr(render(error.diagnostics))
         return 1
     except OSError as error:  # the folder of results cannot be used
-        return _failed(error, options.work_dir)
+        return _failed(error, options.work_dir or "the folder of results")
     return max(experiment.do(options, cluster) for experiment in planned)
 
 

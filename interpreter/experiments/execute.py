@@ -2,8 +2,8 @@
 
     python -m chimerac.interpreter.experiments.execute FOLDER DISCARD MINUTES COMMAND...
 
-A SLURM job runs this command; a runner on this host calls `execute`. DISCARD: the iterations at the start that are not counted.
-MINUTES: the longest time of the run. The files of a run's folder:
+A SLURM job runs this command. For runs on this host, local.py calls `execute`. DISCARD: how many iterations at the start are
+not counted. MINUTES: the longest time of the run. The files of a run's folder:
 
     config.yaml   its settings, as `run.py --config` reads them
     log.jsonl     the log of the run
@@ -170,7 +170,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Execute the command of a SLURM job as the run of a folder. Return its exit status, 1 if another process executes it."""
+    """Execute the command of a SLURM job as the run of a folder.
+
+    Return the exit status of the command, as a shell gives it; 1 if another process executes the run.
+    """
     folder, discard, minutes, *command = arguments
     # This process goes on after SIGTERM, to record how the run ends: the ranks get it too, and end after their iteration.
     # The handler is a function, because the ranks would inherit SIG_IGN.

@@ -51,7 +51,7 @@ class Expected:
     """What is known about a run before it runs.
 
     samples: how many an iteration has; bubble: the predicted bubble ratio; iteration_s: the predicted time of an iteration,
-    None unless stages are timed.
+    None without --timed.
     """
 
     samples: int

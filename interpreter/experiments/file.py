@@ -71,7 +71,7 @@ class Comparison(BaseModel):
 
 
 class Variant(BaseModel):
-    """A schedule that is another one with some of its text replaced. of: its name or path; replace: old text -> new text."""
+    """A schedule made from another one by replacing text. of: the name or path of the other; replace: old text -> new text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     of: str
@@ -198,7 +198,7 @@ class Reader:
         try:
             text = schedule_text(self._located(variant.of))
         except ChimeraError as error:
-            first = error.diagnostics[0]
+            first = error.diagnostics[0]  # its help may be empty
             raise self._wrong((*place, "of"), f"{first.message}; {first.help}".rstrip("; ")) from None
         if not re.fullmatch(r"[\w-]+", name):
             raise self._wrong(place, "the name of a schedule has only letters, digits, - and _")

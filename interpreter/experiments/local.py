@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,6 @@ from chimerac.interpreter.experiments.runs import Run
 SCRIPT = Path(__file__).parents[1] / "run.py"
 DRAW_S = 0.5  # between two drawings of the line about the present run
 SHOWN_LINES = 5  # of the output of a run that failed
-
-Command = Callable[[Run], list[str]]
 
 
 def command_of(run: Run) -> list[str]:
@@ -50,7 +48,7 @@ class Progress:
         self._ranks_and_seconds = [(run.ranks, float(r["seconds"])) for run in runs if (r := result_of(run.folder))]
 
     def time_left(self, rest: Iterable[Run], elapsed_s: float = 0.0) -> str:
-        """Return in words how long the rest will take, estimated from the runs that have ended; an empty text without these.
+        """Return in words how long the rest will take, estimated from the runs that have ended; an empty text if none has.
 
         A run takes as long as the mean of those with as many ranks; if there are none, a time proportional to its ranks.
         elapsed_s: how long the first of the rest has been running.
@@ -121,30 +119,27 @@ def duration(seconds: float) -> str:
     return f"{round(seconds / 60)} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
-def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: bool, command: Command = command_of) -> int:
-    """Execute the runs that are pending, and return how many of the runs that ended meanwhile failed.
+def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: bool) -> None:
+    """Execute the runs that are pending.
 
-    discard, minutes: as in execute.py. command: returns the command line of a run. Runs that failed before are executed again
-    only if `retry_failed`. Another runner may work on the same runs: each run is executed by one of them. At any time this
-    host executes one run, so that runs do not slow each other down.
+    discard, minutes: as in execute.py. Runs that failed before are executed again only if `retry_failed`. Another runner may
+    work on the same runs: each run is executed by one of them. At any time this host executes one run, so that runs do not
+    slow each other down.
     """
     states = states_to_run(retry_failed)
     left = [run for run in runs if state_of(run) in (*states, "running")]
-    progress, failed = Progress(runs), 0
+    progress = Progress(runs)
     while left:
         # The first run that is not being executed elsewhere. It is executed here, unless another runner has just done that.
-        ended = next((run for run in left if _execute_if_free(run, states, left, progress, discard, minutes, command)), None)
+        ended = next((run for run in left if _execute_if_free(run, states, left, progress, discard, minutes)), None)
         if ended is None:
             break  # other runners execute all that is left
-        if (result_of(ended.folder) or {}).get("state") == "failed":
-            failed += 1
         left.remove(ended)
     progress.clear()
-    return failed
 
 
 def _execute_if_free(
-    run: Run, states: Sequence[str], left: Sequence[Run], progress: Progress, discard: int, minutes: float, command: Command
+    run: Run, states: Sequence[str], left: Sequence[Run], progress: Progress, discard: int, minutes: float
 ) -> bool:
     """Execute a run unless it has ended meanwhile, and return True; return False if another process executes it.
 
@@ -166,6 +161,6 @@ def _execute_if_free(
         host_lock = stack.enter_context(locked(HOST_LOCK, waiting))
         begin = time.monotonic()
         locks = [descriptor for descriptor in (run_lock, host_lock) if descriptor is not None]
-        record = execute(run.folder, command(run), discard, minutes, locks, lambda: waiting("running"))
+        record = execute(run.folder, command_of(run), discard, minutes, locks, lambda: waiting("running"))
         progress.ended(run, record, rest)
     return True

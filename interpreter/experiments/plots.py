@@ -61,20 +61,20 @@ def plot(compared: Compared, figure: str) -> Plot:
     with matplotlib.rc_context({"svg.hashsalt": "chimerac", "font.size": 10, "axes.axisbelow": True}):
         canvas = Figure(figsize=(WIDTH * len(panels), HEIGHT), layout="constrained")
         axes = canvas.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for axis, panel in zip(axes, panels, strict=True):
+        for ax, panel in zip(axes, panels, strict=True):
             draw = _lines if compared.has_lines else _bars
-            draw(axis, compared, figure, panel)
-            axis.set_xlabel(X_TITLES.get(compared.compare.x, compared.compare.x))
-            axis.set_title(panel, fontsize=10)
-            axis.grid(axis="y", color="#dddddd")
-            axis.spines[["top", "right"]].set_visible(False)
-            axis.margins(y=0.1)
-            axis.set_ylim(bottom=0)
-            axis.yaxis.set_major_formatter("{x:,g}")
+            draw(ax, compared, figure, panel)
+            ax.set_xlabel(X_TITLES.get(compared.compare.x, compared.compare.x))
+            ax.set_title(panel, fontsize=10)
+            ax.grid(axis="y", color="#dddddd")
+            ax.spines[["top", "right"]].set_visible(False)
+            ax.margins(y=0.1)
+            ax.set_ylim(bottom=0)
+            ax.yaxis.set_major_formatter("{x:,g}")
         axes[0].set_ylabel(FIGURES[figure].title)
         handles, names = axes[0].get_legend_handles_labels()
-        for axis in axes[1:]:
-            for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
+        for ax in axes[1:]:
+            for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
                 if name not in names:
                     handles, names = [*handles, handle], [*names, name]
         if len(names) > 1 or "predicted" in names:
@@ -96,7 +96,7 @@ def _points(compared: Compared, figure: str, panel: str, group: str) -> list[tup
     return [(x, point) for x, point in found if point is not None]
 
 
-def _lines(axis: Axes, compared: Compared, figure: str, panel: str) -> None:
+def _lines(ax: Axes, compared: Compared, figure: str, panel: str) -> None:
     """Draw a line for each group, and its predictions as larger, empty markers."""
     scale, has_prediction = FIGURES[figure].scale, False
     for number, group in enumerate(compared.groups):
@@ -105,7 +105,7 @@ def _lines(axis: Axes, compared: Compared, figure: str, panel: str) -> None:
             continue
         x, y = [x for x, _ in points], [scale * p.value for _, p in points]
         colour = COLOURS[number % len(COLOURS)]
-        axis.errorbar(
+        ax.errorbar(
             x,
             y,
             _error_bars([p for _, p in points], scale),
@@ -119,7 +119,7 @@ def _lines(axis: Axes, compared: Compared, figure: str, panel: str) -> None:
         )
         predicted = [(x, scale * p.predicted) for x, p in points if p.predicted is not None]
         if predicted:
-            axis.plot(
+            ax.plot(
                 *zip(*predicted, strict=True),
                 MARKERS[number % len(MARKERS)],
                 color=colour,
@@ -130,21 +130,21 @@ def _lines(axis: Axes, compared: Compared, figure: str, panel: str) -> None:
             )
             has_prediction = True
     if has_prediction:
-        axis.plot([], [], "o", color=PREDICTED_COLOUR, markerfacecolor="none", markersize=10, label="predicted")
-    axis.set_xticks(compared.values)
+        ax.plot([], [], "o", color=PREDICTED_COLOUR, markerfacecolor="none", markersize=10, label="predicted")
+    ax.set_xticks(compared.values)
 
 
-def _bars(axis: Axes, compared: Compared, figure: str, panel: str) -> None:
+def _bars(ax: Axes, compared: Compared, figure: str, panel: str) -> None:
     """Draw a bar for each group at each value of the x axis, and its prediction as a horizontal line."""
     scale, has_prediction = FIGURES[figure].scale, False
     groups = [group for group in compared.groups if _points(compared, figure, panel, group)]
-    width = 0.8 / max(1, len(groups))  # the distance of two values on the x axis is 1
+    width = 0.8 / max(1, len(groups))  # the distance between two values on the x axis is 1
     values = [x for x in compared.values if any(compared.point(figure, panel, group, x) for group in groups)]
     for number, group in enumerate(groups):
         points = _points(compared, figure, panel, group)
         centres = [values.index(x) + (number - (len(groups) - 1) / 2) * width for x, _ in points]
         index = compared.groups.index(group)
-        axis.bar(
+        ax.bar(
             centres,
             [scale * p.value for _, p in points],
             0.9 * width,
@@ -160,16 +160,16 @@ def _bars(axis: Axes, compared: Compared, figure: str, panel: str) -> None:
             top = scale * max(point.value, point.high, point.predicted or 0.0)
             if len(groups) * len(values) <= MAX_LABELLED_BARS:
                 text = FIGURES[figure].text(point.value)
-                axis.annotate(text, (centre, top), (0, 3), textcoords="offset points", ha="center", fontsize=8)
+                ax.annotate(text, (centre, top), (0, 3), textcoords="offset points", ha="center", fontsize=8)
             if point.predicted is not None:
                 ends, height = (centre - 0.45 * width, centre + 0.45 * width), scale * point.predicted
-                axis.hlines(height, *ends, colors=PREDICTED_COLOUR, linewidth=2)
+                ax.hlines(height, *ends, colors=PREDICTED_COLOUR, linewidth=2)
                 has_prediction = True
     if has_prediction:
-        axis.plot([], [], color=PREDICTED_COLOUR, linewidth=2, label="predicted")
+        ax.plot([], [], color=PREDICTED_COLOUR, linewidth=2, label="predicted")
     are_long = sum(len(str(x)) for x in values) > MAX_LETTERS
     rotation: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if are_long else {}
-    axis.set_xticks(range(len(values)), [str(x) for x in values], **rotation)
+    ax.set_xticks(range(len(values)), [str(x) for x in values], **rotation)
 
 
 def _error_bars(points: Sequence[Point], scale: float) -> tuple[list[float], list[float]] | None:

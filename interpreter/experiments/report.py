@@ -98,9 +98,10 @@ def _table(compared: Compared, name: str) -> Table:
         (", ".join(compare.panels), [panel for panel, *_ in placed] if len(compared.panels) > 1 else []),
         *((groups, values) if compared.has_lines else (values, groups)),
     ]
+    unit = figure.title.rpartition("(")[2].rstrip(")")  # the title ends with the unit in parentheses
     baseline = f"ratio to {_values_text(compare.baseline)}"
     figures = [
-        (figure.title.rpartition("(")[2].rstrip(")"), [figure.text(p.value) for p in points]),
+        (unit, [figure.text(p.value) for p in points]),
         ("spread", [_spread(p, name) for p in points] if any(p.low != p.high for p in points) else []),
         ("predicted", [figure.text(p.predicted) for p in points] if any(p.predicted is not None for p in points) else []),
         (baseline, [_ratio(p) for p in points] if any(p.ratio is not None for p in points) else []),

@@ -90,7 +90,7 @@ def plan_runs(experiment: Experiment, folder: Path) -> tuple[list[Run], list[Imp
     folder: of the experiment's results, to which the schedules of the file are written. All runs are executed once before any
     is repeated, so that a change of the host's load affects all of them alike.
 
-    Raises ValueError for settings that exclude each other and for a label whose name stands for another value of the runs,
+    Raises ValueError for settings that exclude each other and for a label that has the name of another value of the runs,
     ChimeraError for what a run would refuse, OSError or ChimeraError E003 if a schedule cannot be written.
     """
     texts = experiment.schedules
@@ -163,6 +163,7 @@ def _planned(values: RunValues, varied: Collection[str]) -> Planned:
     times = plan.predicted or predicted_times(program.with_header(machine=PROCESSES))
     micro_batches = header.micro_batches * header.width * settings.accumulate
     samples = micro_batches * samples_per_micro_batch(program, settings.micro_batch)
+    # settings.timed: milliseconds for each unit of cost
     iteration_s = None if settings.timed is None else times.last_task_end * settings.timed / 1000
     expected = Expected(samples, times.bubble_ratio, iteration_s)
     mapping = as_mapping(settings)
@@ -189,7 +190,7 @@ def _digest(settings: RunSettings, program: str) -> str:
 
 
 def _words(values: RunValues) -> str:
-    """Return the settings of a run in a few words."""
+    """Return the settings and the labels of a run as one text, such as `gpipe D=4 micro_batch=2`."""
 
     def words(mapping: Mapping[str, Any]) -> Iterator[str]:
         for name, value in mapping.items():

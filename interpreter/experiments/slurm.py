@@ -22,6 +22,7 @@ from chimerac.interpreter.experiments.runs import Run
 
 MARGIN_MINUTES = 10  # how much longer a job may take than its run: nodes are prepared, and ranks start
 ANSWER_S = 60.0  # how long sbatch, squeue and the file of a cluster may take
+# Prints what the file of a cluster sets, with a NUL after each value. What the file itself prints goes to stderr.
 READ_CLUSTER = """
 set -e
 . "$1" >&2
@@ -57,7 +58,10 @@ exec "$python" -m chimerac.interpreter.experiments.execute {run_folder} {discard
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the file of a cluster says. ranks_per_node: at most; options: of sbatch; work_dir: of results, "" if not given."""
+    """What the file of a cluster says.
+
+    ranks_per_node: the most ranks of a node; options: of sbatch; work_dir: the folder of results, "" if not given.
+    """
 
     path: Path
     ranks_per_node: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -27,7 +27,7 @@ class Results:
     """
 
     rows: list[Row]
-    records: list[Row]
+    records: list[Mapping[str, Any]]
     failed: list[tuple[Run, str]]
     missing: list[Run]
 

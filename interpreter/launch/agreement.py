@@ -39,8 +39,8 @@ def compare(
 ) -> None:
     """Compare the settings, and what is derived from them, between all ranks; called by all ranks together.
 
-    program, data: what the settings result in, for the program and for the data. defaults: by name, the values that stand for
-    None. So an option that is left out equals its default.
+    program, data: what the settings result in, for the program and for the data. defaults: by name, the values that replace
+    None. So leaving out an option equals giving it its default.
 
     Raises ChimeraError on all ranks if two ranks differ: in `program`, with the code there; otherwise in the settings, with
     E809; otherwise in `data`, with the code there.

@@ -1,7 +1,7 @@
 """How a rank exits after a failure: whether it prints the message of the job, when it exits, and its exit code.
 
-A rank also writes torchrun's error file. From these files torchrun determines which rank failed first, and the launcher
-whether the message has been printed.
+A rank also writes torchrun's error file, unless it leaves the report to another rank. From these files torchrun determines
+which rank failed first, and the launcher whether the message has been printed.
 """
 
 from __future__ import annotations
@@ -124,8 +124,10 @@ def kill(processes: Iterable[int]) -> None:
 
 
 def write_error_file(text: str, printed: bool = True) -> None:
-    """Write torchrun's error file, in the form of torch.distributed.elastic. printed: the user has seen the message, or
-    needs none."""
+    """Write torchrun's error file, in the form of torch.distributed.elastic.
+
+    printed: the user has seen the message, or needs none.
+    """
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         extra = {"py_callstack": text.rstrip("\n"), "timestamp": str(int(time.time())), "printed": printed}
         try:

@@ -61,7 +61,7 @@ class TextGenerator:
                     help = "train with --skip-nonfinite, or export the weights of an earlier checkpoint"
                     raise refuse("E862", "the model computes numbers that are not finite with these weights", help=help)
                 tokens.append(_draw_token(logits.float(), sampling, draws))
-        if self.tokenizer is None:  # the model may have more tokens than a byte has values; they stand for no text
+        if self.tokenizer is None:  # the model may have further tokens, from 256 on, which stand for no text
             return bytes(token for token in tokens[begin:] if token < 256).decode("utf-8", "replace")
         # With some tokenizers the text of a token depends on the token before it. So all tokens are decoded together.
         return self.tokenizer.decode(tokens).removeprefix(self.tokenizer.decode(tokens[:begin]))

@@ -82,9 +82,10 @@ class Agent(LocalElasticAgent):
 
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
-    """Return the rank that failed first: the one that has printed a message, else the first that was killed, else the first.
+    """Return the rank that failed first, with its failure.
 
-    failures: by rank, in the order in which the agent noticed them.
+    It is the one that has printed a message, else the first that was killed, else the first. failures: by rank, in the order
+    in which the agent noticed them.
     """
     for rank, failure in failures.items():
         if _extra(failure.error_file_data).get("printed"):
@@ -180,7 +181,7 @@ def _options(arguments: Sequence[str]) -> Any:
     """Return the options of torchrun. If the number of processes is not given, it is that of `_ranks_per_host`."""
     parser = torchrun.get_args_parser()
     parser.prog = "python -m chimerac.interpreter.launch.launcher"
-    if "PET_NPROC_PER_NODE" not in os.environ:
+    if "PET_NPROC_PER_NODE" not in os.environ:  # torchrun's variable for this option
         parser.set_defaults(nproc_per_node="")
     options = parser.parse_args(arguments)
     if not options.nproc_per_node:
@@ -195,7 +196,7 @@ def _add_programs(plan: Plan) -> None:
 
 
 def _ranks_per_host(options: Any) -> int:
-    """Return how many ranks each host has for the program of run.py; 1 for another script, as torchrun does.
+    """Return how many ranks each host has for the program of run.py; 1 for another script, as with torchrun.
 
     If the arguments of run.py are wrong, print what is wrong and end this process.
     """

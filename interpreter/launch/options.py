@@ -1,4 +1,6 @@
-"""The command line of run.py, made from the fields of RunSettings. It does not import torch, so that --help appears at once.
+"""The command line of run.py, made from the fields of RunSettings.
+
+This module does not import torch, so that --help appears at once.
 
 The value of a setting is that of the command line, otherwise that of an environment variable if it has one (storage.py),
 otherwise that of the config file, otherwise the field's default.

@@ -76,8 +76,8 @@ class Record:
         self._to_tensorboard(lambda scalars: scalars.write(line))
 
     @property
-    def has_pictures(self) -> bool:
-        """Whether this rank writes for TensorBoard."""
+    def writes_pictures(self) -> bool:
+        """Whether `write_picture` does anything: whether this rank writes for TensorBoard."""
         return self._scalars is not None
 
     def write_picture(self, name: str, png: bytes, iteration: int) -> None:
@@ -148,8 +148,8 @@ class Record:
 
     def table(self, rows: Sequence[tuple[str, str, str]]) -> None:
         """Print the rows as a table: name, figure, remark."""
-        names, figures = (max(len(row[k]) for row in rows) for k in (0, 1))
-        lines = (f"{name:<{names}}  {figure:>{figures}}   {remark}".rstrip() for name, figure, remark in rows)
+        name_width, figure_width = (max(len(row[k]) for row in rows) for k in (0, 1))
+        lines = (f"{name:<{name_width}}  {figure:>{figure_width}}   {remark}".rstrip() for name, figure, remark in rows)
         self.print_text("\n" + "\n".join(lines))
 
 
@@ -176,13 +176,13 @@ def check_folder(path: Path, option: str) -> None:
     The folder need not exist, and is not created here.
     """
     try:
-        parent = path.absolute()
-        while not os.path.lexists(parent):
-            parent = parent.parent
-        if not stat.S_ISDIR(parent.stat().st_mode):
-            raise NotADirectoryError(0, f"{short_path(parent)} is not a folder")
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise PermissionError(0, f"permission denied for {short_path(parent)}")
+        existing = path.absolute()  # the folder, or if it does not exist, the nearest one above it that does
+        while not os.path.lexists(existing):
+            existing = existing.parent
+        if not stat.S_ISDIR(existing.stat().st_mode):
+            raise NotADirectoryError(0, f"{short_path(existing)} is not a folder")
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise PermissionError(0, f"permission denied for {short_path(existing)}")
     except (OSError, ValueError) as error:
         raise _not_written(path, option, error) from None
 

@@ -56,6 +56,8 @@ def allow_open_files() -> None:
 def end_with_parent() -> None:
     """Make this process end when the process that started it ends."""
     parent = os.getppid()
+    # The kernel kills this process when the thread that started it ends. torchrun starts ranks in its main thread, but another
+    # parent may use a thread that ends earlier. So only ranks of torchrun ask the kernel.
     if "TORCHELASTIC_RUN_ID" in os.environ and _kill_with_parent():
         # The parent may have ended before the kernel was asked. If it hosted the store, the store accepts no connections then.
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not _store_accepts():

@@ -1,7 +1,8 @@
 """The numbers of the log as scalars, and pictures, for TensorBoard. The package tensorboard is optional (pyproject.toml).
 
-torch's SummaryWriter writes in a thread of its own, which prints a traceback if the disk is full. It opens the file again for
-each number. So this module writes the file itself, each iteration as one event, with the functions that SummaryWriter uses.
+torch's SummaryWriter writes in a thread of its own, which prints a traceback if the disk is full. For each number,
+SummaryWriter opens the file again. So this module writes the file itself, each iteration as one event, with the functions
+that SummaryWriter uses.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Scalars:
         name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{os.getpid()}.{fraction:09d}"
         self._file = (folder / name).open("xb")
         self._records: Any = RecordWriter(self._file)
-        self._write(file_version="brain.Event:2")
+        self._write(file_version="brain.Event:2")  # the first event of a file names the version of its format
 
     def write(self, line: Mapping[str, object]) -> None:
         """Write the numbers of a line of the log, for its iteration. They are in the file when this returns.

@@ -22,7 +22,7 @@ def write_times(pipeline: BoundPipeline, settings: RunSettings, record: Record, 
     """
     _write("trace", pipeline.trace, settings.trace, record)
     is_written = _write("timeline", pipeline.write_timeline, settings.timeline, record)
-    if is_written and settings.timeline is not None and record.has_pictures:
+    if is_written and settings.timeline is not None and record.writes_pictures:
         _show_pictures(pipeline.program, settings.timeline, record, iteration)
 
 

@@ -37,7 +37,7 @@ def model_of(settings: RunSettings, program: Program) -> Model:
     """Return the model of a run.
 
     Raises ChimeraError: E801 for an unknown one, E821 for samples that are too long for it, E861 for a tokenizer that does not
-    fit. A model of the user's own: also E850 to E855.
+    fit. A model of the user's own: also E850 to E852, E854 and E855.
     """
     if is_own(settings.model):
         return own_model(
@@ -109,7 +109,10 @@ def check_options(settings: RunSettings) -> None:
 
 
 def vocabulary_of(settings: RunSettings, kind: Kind) -> int | None:
-    """Return how many tokens the tokenizer of a run has for this kind of data; None without a tokenizer, and for images."""
+    """Return how many tokens the tokenizer of a run has for this kind of data; None without a tokenizer, and for images.
+
+    For pairs, the special tokens count too.
+    """
     if settings.tokenizer is None or kind == "images":
         return None
     from chimerac.interpreter.data.tokenizer import load_tokenizer  # imports numpy: 0.1 s, not for --help
@@ -145,6 +148,7 @@ def _fitting_source(settings: RunSettings, model: str, image_size: tuple[int, in
     if --data is something else, or there is no data set of such images.
     """
     needs = "text" if image_size is None else "images of {0} x {0} x {1}".format(*image_size)
+    # Without --data: the data set of images of this size, else text. If the model reads images, text is refused below.
     source = source_of(settings, next((name for name, size in SIZES.items() if size == image_size), "text"))
     if SIZES.get(source.name) == image_size:  # both are None for a text
         return source

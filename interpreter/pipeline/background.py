@@ -65,8 +65,8 @@ class BackgroundThread:
 def _reason(error: Exception) -> str:
     """Return why the work failed, in one line.
 
-    torch's file writer raises an error of its own while it handles the OSError that is the reason. So the OSError is searched
-    among the causes.
+    torch's file writer raises an error of its own while it handles the OSError that is the reason. So an OSError is looked
+    for among the causes.
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):

@@ -24,7 +24,7 @@ from chimerac.interpreter.generators import Generators
 from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.pipeline.checkpoint_tensors import Place, TensorReader
 
-_NOT_SETTINGS = {"params", "param_names"}  # the entries of an optimizer's parameter group that are no settings
+_NOT_SETTINGS = {"params", "param_names"}  # the entries of an optimizer's parameter group that are not settings
 
 
 class MismatchError(Exception):
@@ -58,9 +58,9 @@ def local_state(pipeline: BoundPipeline, optimizer: Optimizer | None, names: Nam
 
 
 def optimizer_settings(optimizer: Optimizer | None, names: Names) -> dict[str, Any] | None:
-    """Return the class name of an optimizer, and for each of its groups [names of the parameters, settings], as JSON values.
+    """Return the kind of an optimizer, which is its class name, and for each of its groups [names of the parameters, settings].
 
-    Return None if there is no optimizer. Raises TypeError for a setting that JSON cannot have.
+    Return None if there is no optimizer. Raises TypeError for a setting that cannot be written as JSON.
     """
     if optimizer is None:
         return None
@@ -74,7 +74,8 @@ def merged_settings(by_rank: Iterable[Mapping[str, Any] | None]) -> dict[str, An
     by_rank: as from `optimizer_settings`. Return None if no rank has an optimizer.
     """
     kind: str | None = None
-    merged: dict[str, tuple[Any, dict[str, None]]] = {}  # by the text of the settings: the settings, and the names as keys
+    # By the text of the settings: the settings, and the names of the parameters, as keys, so that each is there once.
+    merged: dict[str, tuple[Any, dict[str, None]]] = {}
     for settings in by_rank:
         if settings is not None:
             kind = settings["kind"]
@@ -108,7 +109,7 @@ def restore_function(
 ) -> Callable[[], None]:
     """Return a function that loads the saved values into the pipeline and the optimizer.
 
-    values: by place. settings: the saved ones, as from `merged_settings`; with_settings: whether the optimizer gets them.
+    values: by place. settings: the saved ones, as from `merged_settings`. with_settings: whether the optimizer gets them.
     Raises MismatchError if the saved values or settings do not fit the optimizer. Nothing is loaded before the function is
     called.
     """
@@ -123,7 +124,7 @@ def restore_function(
 
 
 def restore_generators(values: Mapping[Place, Any], pipeline: BoundPipeline) -> None:
-    """Give torch's generators the states that the rank of this number saved, if its device was of the same type."""
+    """Give torch's generators the states that the rank of the same number saved, if its device was of the same type."""
     device = pipeline.transport.device
     states = {place[2]: value for place, value in values.items() if place[0] == "random"}
     if states.keys() == Generators.of(device).states.keys():
@@ -137,7 +138,7 @@ def _optimizer_state(
     settings: Mapping[str, Any] | None,
     with_settings: bool,
 ) -> dict[str, Any]:
-    """Return the state dict to load into an optimizer. Raises MismatchError if the checkpoint has another optimizer."""
+    """Return the state dict to load into an optimizer. Raises MismatchError as `restore_function`."""
     kind = type(optimizer).__name__
     saved_kind, saved_groups = (None, []) if settings is None else (settings["kind"], settings["groups"])
     # By the name of a parameter: the saved settings of its group.
@@ -173,7 +174,7 @@ def _optimizer_state(
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a group as JSON values. Raises TypeError for a setting that JSON cannot have."""
+    """Return the settings of a group as JSON values. Raises TypeError for a setting that cannot be written as JSON."""
     settings = {k: v.item() if isinstance(v, Tensor) else v for k, v in group.items() if k not in _NOT_SETTINGS}
     for key, value in settings.items():
         try:
@@ -187,7 +188,7 @@ def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_type_of(current: Any, saved: Any) -> Any:
-    """Return a saved setting in the type of the optimizer's current one: a tensor or a tuple, which JSON does not have."""
+    """Return a saved setting in the type of the optimizer's current one: JSON has a number for a tensor, a list for a tuple."""
     if isinstance(current, Tensor):
         return torch.full_like(current, saved)
     return tuple(saved) if isinstance(current, tuple) and isinstance(saved, list) else saved

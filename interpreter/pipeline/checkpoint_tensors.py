@@ -20,8 +20,8 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.storage import WriteResult
 
-# A value that was written: its name, DCP's offset in the full tensor (None if the value is no tensor), its file, and its first
-# byte and length there.
+# A value that was written: its name, DCP's offset of it in the full tensor (None if it is not a tensor), its file, and its
+# first byte and its length in this file.
 WrittenValue = tuple[str, list[int] | None, str, int, int]
 Place = tuple[str, ...]  # the keys that lead to a value in nested mappings, such as ("model", "head.weight")
 
@@ -69,7 +69,7 @@ class TensorWriter:
         return str(len(self._plan.items))
 
     def copy(self) -> None:
-        """Copy the values that this rank writes to the memory of the CPU, so that they may change while they are written."""
+        """Copy to the CPU the values that this rank writes, so that the originals may change while the copies are written."""
         for item in self._plan.items:
             value = self._planner.lookup_object(item.index)
             self._planner.copies[item.index.fqn] = value.to("cpu", copy=True) if isinstance(value, Tensor) else value
@@ -80,7 +80,7 @@ class TensorWriter:
         return [_to_written(result) for result in results]
 
     def finish(self, by_rank: Sequence[Sequence[WrittenValue]]) -> None:
-        """Write the file `.metadata`, in which readers find the values; called on rank 0. by_rank: what each rank has written.
+        """Write the file `.metadata`, which says where each value is; called on rank 0. by_rank: what each rank has written.
 
         Raises FileNotFoundError if rank 0 does not see a file of another rank.
         """
@@ -154,7 +154,7 @@ def _shape_and_dtype(value: Any) -> tuple[list[int] | None, str | None]:
 
 
 def _to_written(result: WriteResult) -> WrittenValue:
-    """Return a result of DCP as a value that JSON can have."""
+    """Return a result of DCP as values that can be written as JSON."""
     index, info = result.index, result.storage_data
     offset = None if index.offset is None else list(index.offset)
     return index.fqn, offset, info.relative_path, info.offset, info.length

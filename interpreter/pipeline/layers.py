@@ -19,7 +19,7 @@ def model_of(layers: Layers, loss: Loss, example: Example, model: nn.Module | No
     """Return the model of these layers.
 
     layers: modules, or functions that build them, alone or as (name, layer). model: the module that contains the layers and
-    gives them their names; None: other names (`_named`). example: of one micro-batch, with the shapes and dtypes of real ones.
+    gives them their names; None: names as `_named` says. example: of one micro-batch, with the shapes and dtypes of real ones.
     name: of the model.
 
     Raises TypeError for a layer that is neither a module nor a function, and ValueError if there is no layer, if two layers
@@ -79,7 +79,7 @@ def _builder(layer: Layer) -> Builder:
 
 
 def _example_of(given: Example) -> Callable[[int], Example]:
-    """Return a function that returns zeros with the shapes and dtypes of these tensors, for any number of samples."""
+    """Return a function that returns zeros with the shapes and dtypes of `given`. It ignores the number of samples."""
 
     def zeros(tensors: Values) -> Values:
         return tuple(torch.zeros_like(t) for t in tensors)

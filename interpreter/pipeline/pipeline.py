@@ -1,6 +1,6 @@
 """One rank of a pipeline, in the user's own training loop: `step` runs one iteration and leaves the gradients.
 
-    pipe = Pipeline(layers, "chimera", {"N": 8}, loss=F.cross_entropy, inputs=tokens[:2])
+    pipe = Pipeline(layers, "chimera", {"N": 8}, loss=F.cross_entropy, inputs=images[:2])
     optimizer = torch.optim.AdamW(pipe.parameters())
     for inputs, targets in batches:
         loss = pipe.step(inputs, targets)
@@ -59,7 +59,7 @@ class Pipeline(BoundPipeline):
     - loss: called with the output of the last layer and the targets of one micro-batch; it returns one loss, or a tuple of
       several.
     - inputs: those of one micro-batch; all micro-batches have their shapes and dtypes.
-    - targets: of one micro-batch; they only show what the loss keeps in memory.
+    - targets: of one micro-batch; used only to measure what the loss keeps in memory.
     - fields: of one micro-batch, by name: tensors that layers read directly from the batch, such as an attention mask. A layer
       reads those that are parameters of its `forward`.
     - model: the module that contains the layers and gives them their names.
@@ -77,7 +77,7 @@ class Pipeline(BoundPipeline):
     - profile_ranges: make each instruction a range for torch.profiler, named by its text.
     - process_group: the ranks of this pipeline, which have the same numbers as in the group; by default all ranks of the
       default process group, which is created from torchrun's environment if there is none.
-    - transport: between the ranks; `process_group`, `device` and `timeout_s` are then unused.
+    - transport: carries the messages between the ranks; if it is given, `process_group`, `device` and `timeout_s` are unused.
 
     Own stages: layers may also be the stages of this rank alone, by number: each is a module or (prefix, module). `held_stages`
     (stages.py) returns their numbers. Then `model`, `split` and `targets` are not given. tied: for each set of shared

@@ -74,12 +74,12 @@ def program_for(
 
 
 def with_depth(compile_with: Compile, parameters: Mapping[str, int], width: int, world: int | None) -> Program:
-    """Compile a schedule with these parameters. If D is not given, it is world / width, where possible.
+    """Return the program of a schedule with these parameters. If D is not given, it is world / width, where possible.
 
     That is possible if `world` is a multiple of `width` and the schedule has a parameter D. compile_with: compiles with the
     parameters that it is given, or raises ChimeraError. world: the number of ranks; None or 0 if it is not known.
 
-    Raises the ChimeraError of `compile_with`. Where it notes the value of D, the note says that D follows from `world`.
+    Raises the ChimeraError of `compile_with`. Its note that D was given is replaced by one that D follows from `world`.
     """
     if "D" not in parameters and world and width > 0 and world % width == 0:
         depth = world // width
@@ -136,7 +136,7 @@ def schedule_text(name_or_path: str) -> str:
 def predicted_times(program: Program, costs: Mapping[str, int] | None = None) -> IterationTimes:
     """Return the times of an iteration by the simulator, in units of the program's costs.
 
-    In these units all-reduces take no time, so the makespan ends with the last task. costs: by name; they replace those of the
+    With costs, all-reduces take no time. So the makespan ends with the last task. costs: by name; they replace those of the
     program, as in `simulate`.
     """
     simulated = simulate(program, costs)
@@ -165,7 +165,7 @@ def _is_text(schedule: str | os.PathLike[str]) -> TypeGuard[str]:
 
 
 def _compiled_program(program: Program, name: str, parameters: Mapping[str, int], width: int, recompute: Recompute) -> Program:
-    """Return a compiled program. Raises ChimeraError E808 if parameters, another width or stages that recompute are given."""
+    """Return `program`. Raises ChimeraError E808 if parameters, another width or stages that recompute are given with it."""
     if parameters or width not in (1, program.header.width):
         raise refuse(
             "E808",

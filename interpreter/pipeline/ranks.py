@@ -32,8 +32,8 @@ class Connection:
 def join_ranks(device: torch.device, timeout_s: float, group: ProcessGroup | None) -> Connection:
     """Connect to the other ranks of a pipeline; called by all of them together.
 
-    group: of the ranks; None: the default process group, which is created with the backend gloo if there is none. Tensors on a
-    GPU are sent over NCCL if that is the backend of the group, otherwise through host memory.
+    group: the process group of these ranks; None: the default one, which is created with the backend gloo if there is none.
+    Tensors on a GPU are sent over NCCL if that is the backend of the group, otherwise through host memory.
     """
     global _has_created_group
     if group is None and not dist.is_initialized():

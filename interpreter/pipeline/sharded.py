@@ -7,7 +7,8 @@ holder.
 
 torch's ZeroRedundancyOptimizer does not fit. It shards one list of parameters over all ranks of one process group, but here
 each stage has its own holders, and a rank holds several stages. It communicates through torch.distributed itself, so the
-loopback could not run it. Its state must be collected on one rank before it can be saved, by index instead of by name.
+loopback could not run it. Its state must be collected on one rank before it can be saved, and has
+indices of parameters instead of their names.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class Shard(NamedTuple):
 class Ownership:
     """Which rank owns each parameter; created by all ranks together.
 
-    groups: this rank's parameters, by group of the program; holders: the ranks that hold each of these groups. The parameters
-    that are trained are assigned in descending order of size, each to the holder that owns the fewest elements so far.
+    groups: this rank's parameters, by group of the program; holders: for each group of the program, the ranks that hold it. The
+    parameters that are trained are assigned in descending order of size, each to the holder that owns the fewest elements so
+    far.
     """
 
     def __init__(self, groups: Groups, holders: Mapping[str, tuple[int, ...]], transport: Transport) -> None:
@@ -64,6 +66,7 @@ class Ownership:
                 if owner == transport.rank:
                     self.owned.add(id(p))
             if len(holders[name]) > 1:
+                # By owner, then by dtype.
                 in_order = sorted(by_owner.items(), key=lambda item: (item[0][0], str(item[0][1])))
                 self.shards += [Shard(holders[name], owner, parameters) for (owner, _), parameters in in_order]
 
@@ -86,7 +89,7 @@ class ShardedOptimizer(Optimizer):
     It is used like an `optimizer_class` of all parameters of this rank: its `param_groups` have the learning rates, also those
     that schedulers set, and `zero_grad` clears all gradients. `state` and `state_dict` have the state of owned parameters only.
     `load_state_dict` also accepts the state of an unsharded optimizer. The class must update each parameter independently of
-    the others, as all optimizers of torch do but LBFGS. All ranks create the optimizer, and call `step`, together.
+    the others, as all optimizers of torch but LBFGS do. All ranks create the optimizer, and call `step`, together.
 
     defaults: arguments of `optimizer_class`. check: called before each step without a closure; it raises if the gradients
     cannot be used. Raises ValueError for a parameter that is not in the pipeline.

@@ -126,7 +126,7 @@ def _stage(given: OwnStage, ties: Mapping[str, str], fields: Collection[str]) ->
 
 
 def _check_on_all_ranks(transport: Transport, check: Callable[[], None]) -> None:
-    """Call a check on each rank. If it raises a ValueError on some of them, all ranks raise that of the first of these."""
+    """Call a check on each rank. If it raises a ValueError on some ranks, all ranks raise one with the first message."""
     message = ""
     try:
         check()

@@ -14,7 +14,7 @@ from chimerac.interpreter.transport import Transport
 
 
 def full_name(layer: str, path: str) -> str:
-    """Return the name in the full model of what has the name `path` in a layer.
+    """Return the name in the full model of a parameter or buffer that has the name `path` in a layer.
 
     layer: the name of the layer; empty if `path` is already the name in the full model.
     """
@@ -31,14 +31,14 @@ class Weights:
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield each parameter once, with its first name in the full model, which is the same on all ranks."""
         seen: set[int] = set()
-        for name, layer in self._layers():
-            for path, p in layer.named_parameters(name):
+        for layer_name, layer in self._layers():
+            for name, p in layer.named_parameters(layer_name):
                 if id(p) not in seen:
                     seen.add(id(p))
-                    yield self._first_names.get(id(p), path), p
+                    yield self._first_names.get(id(p), name), p
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return parameters and persistent buffers. A parameter that several layers share is in it under each name."""
+        """Return parameters and persistent buffers. A parameter that several layers share is in it under each of its names."""
         return _state_of(self._layers())
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -93,7 +93,7 @@ class Weights:
         return state
 
     def _layers(self, only: int | None = None) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the layers of this rank's stages, or of one stage, with their names."""
+        """Yield the name and the module of each layer of this rank's stages. only: the number of one stage; None: all."""
         for s, stage in self._stages.items():
             if only is None or s == only:
                 yield from zip(stage.names, stage.layers, strict=True)

@@ -42,7 +42,7 @@ class Clock(Protocol):
 
 
 class CpuClock:
-    """The clock of the process."""
+    """The clock time.perf_counter."""
 
     def seconds(self, calls: Iterable[Call]) -> Seconds:
         """Make the calls in order and return how long each took."""
@@ -87,7 +87,9 @@ class MeasuredLayers:
 
 
 class LayerBench:
-    """The layers of a model that are measured, built and ready, for micro-batches of the size of the description.
+    """The layers of a model that are measured, each built as a stage.
+
+    One iteration computes on a micro-batch of `description.samples` samples.
 
     Raises ValueError for a model whose targets are not known.
     """
@@ -228,7 +230,8 @@ class _Passes:
 def _works(stages: Sequence[Stage], boundaries: Sequence[Sequence[BoundaryTensor]], iteration: Iteration) -> list[Work]:
     """Return the work of each stage on micro-batch 0. Each stage reads what the one before it makes."""
     last = len(stages) - 1
-    # acts[n], grads[n]: the input of stage n, and its gradient.
+    # acts[n], grads[n]: the input of stage n, and its gradient. A key has the number of the stage that reads the value: n for
+    # acts[n], and n - 1 for grads[n].
     acts = [None, *(Slot(Key("act", pipe=0, stage=n, micro_batch=0)) for n in range(1, last + 1)), None]
     grads = [None, *(Slot(Key("grad", pipe=0, stage=n, micro_batch=0)) for n in range(last)), None]
     return [

@@ -24,7 +24,7 @@ from chimerac.interpreter.transport.processes import Processes
 from chimerac.models.families import preset
 from chimerac.models.presets import Cnn, sizes_of
 
-TIMEOUT_S = 300.0
+TIMEOUT_S = 300.0  # how long a rank waits for another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def profile_of(choice: Choice, transport: Processes) -> Profile:
         mean = mean_of_ranks(measured, transport)
         overhead = overhead or mean.overhead
         sizes.append(SizeTimes(samples, mean.layers))
-        del bench
+        del bench  # frees its memory before the next one is built
     assert overhead is not None, "there is at least one size"
     host = this_host()
     gpus = host.get("gpus")
@@ -122,7 +122,7 @@ def profile_of(choice: Choice, transport: Processes) -> Profile:
 
 def mean_of_ranks(measured: MeasuredLayers, transport: Transport) -> MeasuredLayers:
     """Return the mean of what all ranks have measured; called by all ranks together. measured: by this rank."""
-    texts = transport.all_gather(json.dumps([asdict(x) for x in (measured.overhead, *measured.layers)]))
+    texts = transport.all_gather(json.dumps([asdict(times) for times in (measured.overhead, *measured.layers)]))
     of_ranks = [json.loads(text) for text in texts]
     mean = []
     for entries in zip(*of_ranks, strict=True):

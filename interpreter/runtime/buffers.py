@@ -65,7 +65,7 @@ def unchanged_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
         yield
     finally:
         for table, name, b, values in held:
-            # Autograd does not notice a change of `data`. Otherwise a backward whose graph has saved the buffer would fail.
+            # Autograd does not notice a change of `data`. If it did, a backward whose graph has saved the buffer would fail.
             b.data.copy_(values)
             table[name] = b
 

@@ -4,8 +4,8 @@ Fake tensors have a device, unlike plain meta tensors. So attention uses the fus
 would use the unfused path and keep (L, L) matrices, which a run does not keep.
 
 The layers run one after the other, as in one stage. This shows which storages several layers keep. Such a storage is listed
-separately, with the layer that makes it, because a stage that begins after that layer receives it as its input. After that,
-each layer runs alone, which shows the most that it holds at one moment.
+separately, with the layer that makes it, because a stage that begins after that layer receives it as its input. Then each
+layer also runs alone, which shows the most that it holds at one moment.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def described(
     than on CPUs.
 
     Of each layer the description has
-    - kept_bytes: the storages that autograd saves in its forward, each once, without weights. The samples count as made by the
-      first layer. The last layer's storages include those of the loss.
+    - kept_bytes: the storages that autograd saves in its forward, each once, without weights. The model's inputs count as
+      made by the first layer. The last layer's storages include those of the loss.
     - split_kept_bytes: the same where the backward is split.
     - weight_kept_bytes: the storages that the split backward leaves for BWD_WEIGHT.
     - cost: the multiplications and additions of the forward in matrix products, convolutions and attention, and one operation
@@ -176,7 +176,7 @@ class _NoTracker:
     torch's tracker fails for a forward that computes gradients with respect to its input (torch.autograd.grad).
     """
 
-    parents = frozenset({"Global"})
+    parents = frozenset({"Global"})  # the name under which torch counts the operations of all modules
 
     def __enter__(self) -> None: ...
 
@@ -274,7 +274,7 @@ def _recorder(saved: list[torch.Tensor]) -> Any:
 def _by_layer(
     kept: Sequence[Sequence[torch.Tensor]], run: _Run
 ) -> tuple[list[int], dict[tuple[int | None, tuple[int, ...]], int]]:
-    """Return, for each layer, the bytes of storages that it alone keeps and no other made; of the rest, by (maker, keepers).
+    """Return the bytes of storages: by layer, of those that it alone keeps and no other made; by (maker, keepers), of the rest.
 
     kept: for each layer, the tensors that it keeps. The maker is None for a storage that is neither in a layer's output nor in
     the model's inputs.

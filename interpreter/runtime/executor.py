@@ -152,7 +152,7 @@ class Executor:
         return times_of(self._stamps, self._waits, self._is_task, self._sends_complete, self.iteration.recompute_ns)
 
     def check_copies(self) -> None:
-        """Raise ChimeraError E810 on all ranks if copies of a stage differ in any bit; called by all ranks together."""
+        """Raise ChimeraError E810 on all ranks if copies of a parameter differ in any bit; called by all ranks together."""
         check_copies(self.transport, self.groups)
 
     def _calls_of(self, sync: bool, invoke: Invoke | None) -> list[Call]:

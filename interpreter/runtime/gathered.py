@@ -58,8 +58,8 @@ def write_gathered(
 ) -> None:
     """Write a text that rank 0 makes from the aligned times of all ranks; called by all ranks together.
 
-    what: what the file has, for messages. text: returns the text. times: of this rank, by its own clock. Raises ChimeraError
-    E811 on all ranks if the file cannot be written.
+    what: what the file has, for messages. text: makes the text from the aligned times. times: of this rank, by its own clock.
+    Raises ChimeraError E811 on all ranks if the file cannot be written.
     """
     aligned = aligned_times(times, transport)
     failure = ""

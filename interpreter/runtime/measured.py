@@ -60,7 +60,7 @@ class MeasuredTimes(IterationTimes):
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[float]]) -> Self:
-        """Return the iteration with these figures, a row of each rank."""
+        """Return the iteration with these figures. rows: of each rank, as from `Figures.row`."""
         computed_s, elapsed_s, recompute_s, for_values, for_sends, for_all_reduces, peaks = map(tuple, zip(*rows, strict=True))
         idle, peak_memory = tuple(bubbles(computed_s, elapsed_s)), tuple(int(peak) for peak in peaks)
         return cls(max(elapsed_s), idle, recompute_s, for_values, for_sends, for_all_reduces, peak_memory)

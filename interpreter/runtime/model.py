@@ -127,9 +127,9 @@ class Stage(nn.Module):
         return values
 
     def parameters_by_name(self) -> dict[str, nn.Parameter]:
-        """Return the parameters under their names in the full model. One that several layers share is there under each."""
-        named = zip(self.names, self.layers, strict=True)
-        return {path: p for name, layer in named for path, p in layer.named_parameters(name)}
+        """Return the parameters by their names in the full model. One that several layers share has an entry for each name."""
+        named_layers = zip(self.names, self.layers, strict=True)
+        return {name: p for layer_name, layer in named_layers for name, p in layer.named_parameters(layer_name)}
 
 
 def apply_layer(layer: nn.Module, values: Values, fields: Fields = {}) -> Values:  # noqa: B006  # never changed

@@ -37,7 +37,7 @@ class SecondStream(Protocol):
         """Make a call that starts its work on the second stream."""
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Keep the memory of these tensors, after they are freed, until the current stream has done its work up to then.
+        """Keep the memory of these tensors, once they are freed, until the current stream has done what it was given before.
 
         Without this, a later task on the stream that allocated a tensor could get the tensor's memory while the current stream
         still reads it.
@@ -65,7 +65,7 @@ class CudaStream:
             call()
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Keep the memory of these tensors, after they are freed, until the current stream has done its work up to then."""
+        """Keep the memory of these tensors, once they are freed, until the current stream has done what it was given before."""
         current = torch.cuda.current_stream(self._device)
         for t in tensors:
             t.record_stream(current)

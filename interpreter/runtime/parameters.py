@@ -80,8 +80,8 @@ def parameter_groups(header: Header, stages: Mapping[int, Stage]) -> Groups:
     """Return this rank's parameters by group, each once.
 
     In the stages, the copies of a tied parameter in several layers are replaced by one Parameter, so that autograd adds their
-    gradients. The group of a tied set is empty if no layer of this rank has a parameter of it, as with timed stages. Raises
-    ValueError if copies on this rank differ.
+    gradients. The group of a tied set is empty if no layer of this rank has a parameter of it, as with timed stages
+    (interpreter/training/timed.py). Raises ValueError if copies on this rank differ.
     """
     shared: Groups = {}
     for tied in header.tied:

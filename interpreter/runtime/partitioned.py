@@ -53,8 +53,8 @@ class PartitionedModel:
 def partitioned(program: Program, model: Model, description: ModelDescription, ties_by_stage: bool = False) -> PartitionedModel:
     """Return the model with the program's partition, or with the balanced one if the program has none.
 
-    ties_by_stage: identify the model's sets of tied parameters with the program's by their stages, and give them the program's
-    names. Otherwise they are identified by name.
+    ties_by_stage: match the model's sets of tied parameters to the program's sets by their stages, and give them the program's
+    names. Otherwise they are matched by name.
 
     Raises ChimeraError: E705 and E706 as `partition_for`, E805 if the program ties other parameters than the model.
     """
@@ -69,7 +69,7 @@ def partitioned(program: Program, model: Model, description: ModelDescription, t
 
 
 def missing_ties(program: Program, description: ModelDescription) -> tuple[Tied, ...]:
-    """Return the sets of parameters that stages of the model share and the program does not tie, with names for a program.
+    """Return the sets of parameters that stages of the model share and the program does not tie. They have new names.
 
     Raises ChimeraError E705 and E706 as `partition_for`.
     """
@@ -113,7 +113,7 @@ def _names_in_program(
 def _check_ties(header: Header, description: ModelDescription, partition: Partition, by_stage: bool) -> None:
     """Raise ChimeraError E805 unless the program ties exactly the parameters that stages of the model share.
 
-    by_stage: whether the sets of tied parameters were identified by their stages, and not by their names.
+    by_stage: whether the sets of tied parameters were matched by their stages, and not by their names.
     """
     in_program = {tied.name: set(tied.stages) for tied in header.tied}
     in_model = {tied.name: set(map(partition.stage_of, tied.layers)) for tied in description.tied}

@@ -1,9 +1,9 @@
 """Split backward: BWD_INPUT (I) computes the input gradient of a stage, BWD_WEIGHT (W) its weight gradients.
 
 Nothing is computed twice. A stage that runs under `Splitting` builds a graph whose backward computes the input gradient. In
-this backward each of the functions below leaves DeferredGradients: a function that computes the weight gradients, and the
-tensors that it reads. `add_weight_gradients` calls these functions. g is the gradient of the output. matmul and mm with a
-weight are like linear without a bias, with the weight transposed:
+this backward each function of the table below leaves DeferredGradients: a call that computes the weight gradients, and the
+tensors that it reads. `add_weight_gradients` makes these calls. g is the gradient of the output. matmul and mm with a weight
+are like linear without a bias, with the weight transposed:
 
                  kept from F to I                  I computes        kept from I to W    W computes
     linear       x, weight                         g weight          x, g                g^T x, sum of g

@@ -3,6 +3,10 @@
 For each of them there is an autograd function whose backward computes the input gradient alone, and leaves DeferredGradients
 for the weight gradients. Under torch.autocast each half computes in the dtypes that torch itself would use. Autograd casts the
 input gradient to the dtype of the input, and `_add` casts weight gradients to the dtype of their parameter.
+
+DEFERRING has, for each function of torch, the function here that is called instead, such as `_linear`. It returns
+NotImplemented where torch's own function has to run. In the autograd functions, g is the gradient of the output and gx that of
+the input x.
 """
 
 from __future__ import annotations
@@ -31,8 +35,8 @@ class DeferredGradients(NamedTuple):
 def _can_defer(t: Any) -> bool:
     """Return whether this is a trained parameter whose gradient can be computed later.
 
-    Being a leaf with a gradient is not enough: a stage's input is one too. A parameter with hooks is left to autograd, which
-    calls the hooks. So is one of complex numbers.
+    Being a leaf that requires a gradient is not enough: a stage's input is one too. A parameter with hooks is left to autograd,
+    which calls the hooks. So is one of complex numbers.
     """
     if not isinstance(t, nn.Parameter) or not t.requires_grad or t.is_complex():
         return False
@@ -58,7 +62,7 @@ def _rows(t: Tensor) -> Tensor:
 
 
 def _no_view(t: Tensor) -> Tensor:
-    """Return a result that a layer may change in place. Autograd refuses that for a view that a custom function returns."""
+    """Return a tensor in a form that a layer may change in place. Autograd refuses this for views from custom functions."""
     result: Tensor = aten._unsafe_view(t, t.shape) if t._is_view() else t
     return result
 
@@ -331,7 +335,7 @@ def _convolution(dims: int) -> Callable[..., Any]:
     return convolution
 
 
-# By function of torch: what `Splitting` calls in its place. It returns NotImplemented where torch's function has to run.
+# By function of torch: what `Splitting` calls in its place.
 DEFERRING: dict[Callable[..., Any], Callable[..., Any]] = {
     F.linear: _linear,
     F.embedding: _embedding,

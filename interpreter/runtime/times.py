@@ -90,8 +90,8 @@ def times_of(
 ) -> Times:
     """Return the times of an iteration.
 
-    stamps: the clock before the first instruction, after each, and after the sends and all-reduces are complete; waits: for how
-    long in all the rank had waited at the same moments; is_task, sent, recompute_ns: as in `Times`.
+    stamps: the clock before the first instruction, after each, and after the sends and all-reduces are complete; waits: how
+    long the rank had waited in total at the same moments; is_task, sent, recompute_ns: as in `Times`.
     """
     clock, waited = np.array(stamps, np.int64), np.array(waits, np.int64)
     return Times(clock[:-2], clock[1:-1], waited[1:-1] - waited[:-2], is_task, sent, int(clock[-1]), recompute_ns)

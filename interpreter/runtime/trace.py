@@ -106,7 +106,8 @@ def _arrows_and_counters(program: Program, all_messages: Sequence[Message], time
         end = _arrow_time(times[message.receiver], message.reader - int(program.offsets[message.receiver]))
         reader_track = TASKS if is_task[message.reader] else COMMUNICATION
         places = ((message.sender, COMMUNICATION, _us(begin)), (message.receiver, reader_track, _us(end)))
-        yield from arrow_events(number, message.text.split(" <-")[0], *places)
+        text = message.text.split(" <-")[0]  # without the sender
+        yield from arrow_events(number, text, *places)
         changes[message.receiver] += [(begin, 1), (max(begin, end), -1)]
     for rank in sorted(changes):
         count = 0

@@ -35,9 +35,8 @@ class Iteration:
 
     losses: the losses that this rank has computed so far, by micro-batch, on the device. correct: how many targets it has
     predicted correctly so far, on the device; counted only where `evaluates`. recompute_ns: how long forwards have run again so
-    far, in nanoseconds. loss_gradient: a tensor with the number 1, with which the backward of a loss begins. keep:
-    called with the tensors of each value that a task reads, if tasks run on two CUDA streams (`SecondStream.keep`); otherwise
-    None.
+    far, in nanoseconds. loss_gradient: a tensor with the number 1, with which the backward of a loss begins. keep: called with
+    the tensors of each value that a task reads, if tasks run on two CUDA streams (`SecondStream.keep`); otherwise None.
     """
 
     def __init__(self, objective: Objective, device: torch.device, evaluates: bool = False) -> None:
@@ -184,7 +183,7 @@ class Work:
     def backward_input(self) -> None:
         """Store the input gradient; of the graph, keep what the weight gradients need."""
         self._run_backward()
-        self.leaves, self.edges = (), ()
+        self.leaves, self.edges = (), ()  # not None: the forward is not to be run again
 
     def backward_weight(self) -> None:
         """Add the weight gradients."""

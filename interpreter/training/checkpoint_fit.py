@@ -1,4 +1,4 @@
-"""Whether a run may resume from a checkpoint: both need the same number of samples in an iteration, data and seed."""
+"""Whether a run may resume from a checkpoint: it needs the same data, seed and number of samples in an iteration."""
 
 from __future__ import annotations
 

@@ -86,6 +86,7 @@ class Checkpoints:
         if source == "auto" or (restarts and in_folder):
             return self._load_first_readable(in_folder)
         path = None if source == "no" else Path(os.path.realpath(source))
+        # All checkpoints of the folder but `path` and the earlier ones beside it.
         others = [p for p in in_folder if path is None or p.parent != path.parent or _iteration(p) > _iteration(path)]
         if others and self.settings.folder is not None:
             raise refuse(

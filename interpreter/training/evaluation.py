@@ -38,7 +38,7 @@ class FirstSamples(Samples):
     def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Return for each loss how many targets of these samples count in it.
 
-        Every batch of an evaluation asks this for all samples, and counting may take long. So these numbers are kept.
+        Every batch of an evaluation asks this for all samples, and counting may take long. So their counts are kept.
         """
         if isinstance(numbers, range) and (numbers.start, numbers.step) == (0, 1) and numbers.stop >= self.count:
             return self._valid_targets

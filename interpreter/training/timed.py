@@ -142,6 +142,7 @@ def _recomputed(program: Program, stage: int) -> frozenset[int]:
     """Return the micro-batches of which the forward of a stage is run again."""
     t = program.table
     rows = np.flatnonzero((t.op == Op.FWD) & (t.stage == stage) & ((t.flags & RECOMPUTE) != 0))
+    # The operand of a task is the index of its list of micro-batches.
     return frozenset(m for k in t.operand[rows].tolist() for m in program.micro_batch_lists[k])
 
 

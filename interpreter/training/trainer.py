@@ -101,8 +101,8 @@ class Trainer:
     def update(self, iteration: int, loss: float, figures: Sequence[float] = ()) -> Result:
         """Clip the gradient, update the weights, clear the gradients and return the result; called by all ranks together.
 
-        Without an optimizer, no weight changes and no gradient is cleared. loss: this rank's share of it. figures: this rank's
-        measurements, equally many on every rank.
+        Without an optimizer, no weight changes and no gradient is cleared. loss: this rank's share of the loss. figures: this
+        rank's measurements, equally many on every rank.
 
         Raises ChimeraError E812 on all ranks for a loss or a gradient that is not finite. With `skip_nonfinite` such an update
         is skipped, and E812 is raised only if `max_skipped` updates before it were skipped in a row. Raises RankError if the

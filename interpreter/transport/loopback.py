@@ -143,7 +143,7 @@ class Loopback:
             sent.append(buffer)
 
     def _wait_for_transfer(self, peer: int, channel: Channel, number: int) -> None:
-        """Return when transfer `number` is complete; on machines without queues already when its receive has been posted."""
+        """Return when transfer `number` is complete; without queues of transfers, as soon as its receive is posted."""
         if self._network.transfer_queue(self.rank, peer) is None:
             self.wait(lambda: channel.receives > number, f"rank {peer} to post its receive number {number} of this channel")
         else:

@@ -55,7 +55,7 @@ class PendingOperation:
         self._posted = transport.progress.position[NUMBER]  # the number of the instruction that posted it
 
     def wait(self) -> None:
-        """Return when it is complete. Raises PeerLostError where a peer is gone or the wait times out."""
+        """Return when it is complete. Raises PeerLostError if a peer is gone or the wait times out."""
         progress, begin = self._transport.progress, perf_counter_ns()
         progress.begin_wait(self._awaited, self._posted)
         try:
@@ -215,10 +215,10 @@ class Processes:
                 channel.sends.popleft()[0].wait()
 
     def forget(self, buffer: Tensor) -> None:
-        """Do nothing: the buffer is not read again."""
+        """Do nothing: only the loopback overwrites such a buffer."""
 
     def _host_buffer(self, like: Tensor) -> Tensor:
-        """Return host memory for a message; pinned where the message is on a GPU, because copies are then faster."""
+        """Return host memory of the shape and dtype of `like`; pinned if `like` is on a GPU, because copies are then faster."""
         free = self._free_buffers.setdefault((like.shape, like.dtype), [])
         return free.pop() if free else torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
 

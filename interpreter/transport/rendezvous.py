@@ -2,7 +2,7 @@
 
 Ranks connect to a key-value store: torchrun's, one that rank 0 hosts, or that of a user's process group. When a wait fails, all
 ranks that are still running write to the store what they are doing (liveness.py). So the error names the rank that is missing,
-even if this rank waits for another one, which waits for the missing rank.
+even if the failed wait was for another rank, which itself waits for the missing one.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Rendezvous:
         if missing := [r for r in range(liveness.world) if r not in statuses]:
             positions = self._positions(missing)
             verb = "does" if len(missing) == 1 else "do"
-            message = f"{what}: {self.named(missing)} {verb} not answer{self._places(positions)}"
+            message = f"{what}: {self.named(missing)} {verb} not answer{self._places(missing, positions)}"
             return PeerLostError(message, hanging=[p.pid for p in positions.values() if p.pid > 0])
         return PeerLostError(f"{what}: {Stall(self.progress, statuses, self.named).reason(liveness.rank)}")
 
@@ -149,7 +149,7 @@ class Rendezvous:
             return f"{reason}; every rank answers"
         missing = self._with_lost_hosts(missing, statuses)
         verb = "has" if len(missing) == 1 else "have"
-        return f"{self.named(missing)} {verb} ended{self._places(self._positions(missing))}"
+        return f"{self.named(missing)} {verb} ended{self._places(missing, self._positions(missing))}"
 
     def _with_lost_hosts(self, missing: Sequence[int], statuses: Mapping[int, Status]) -> list[int]:
         """Return these ranks, and for each of their hosts on which no rank answers, all ranks of that host."""
@@ -175,10 +175,10 @@ class Rendezvous:
         ranks = [r for r, host in enumerate(self.hosts) if host == self.hosts[0]]
         return f"{text}, on the host of {ranks_of_hosts(ranks, self.hosts)},"
 
-    def _places(self, positions: Mapping[int, Position]) -> str:
-        """Return the positions of these ranks as text, to be appended to a message."""
+    def _places(self, ranks: Sequence[int], positions: Mapping[int, Position]) -> str:
+        """Return the positions of these ranks, as far as they are known, as text that is appended to a message."""
         places = {r: self.progress.place(r, position) for r, position in positions.items()}
-        if len(places) == 1:
+        if len(ranks) == 1:  # the message has named it
             return "".join(f", in {place}" for place in places.values())
         return "".join(f"\n  rank {r}: in {place}" for r, place in places.items())
 
@@ -193,7 +193,7 @@ def rendezvous() -> Rendezvous:
 
 
 def limit_of(timeout_s: float) -> timedelta:
-    """Return the limit of a wait, from seconds. Raises ValueError if they are too few or too many for torch."""
+    """Return the limit of a wait, from seconds. Raises ValueError outside MIN_TIMEOUT_S to MAX_TIMEOUT_S."""
     if not MIN_TIMEOUT_S <= timeout_s <= MAX_TIMEOUT_S:
         expected = f"a number from {MIN_TIMEOUT_S:g} to {MAX_TIMEOUT_S:,.0f}, which is a year"
         raise ValueError(f"the timeout of a wait is {timeout_s} s: give {expected}")
@@ -210,8 +210,8 @@ def initialize(timeout_s: float) -> None:
     limit = limit_of(timeout_s)
     _count += 1
     if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE") if name not in os.environ]:
-        lacks = f"torchrun sets the address of the rendezvous in the environment, which lacks {', '.join(missing)}"
-        raise PeerLostError(f"{lacks}: start the script with torchrun --nproc-per-node RANKS")
+        problem = f"torchrun sets the address of the rendezvous in the environment, which lacks {', '.join(missing)}"
+        raise PeerLostError(f"{problem}: start the script with torchrun --nproc-per-node RANKS")
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"

@@ -146,7 +146,7 @@ def _all_reduces(program: Program, rank: int, members: tuple[int, ...]) -> list[
 
 
 def _cycle(waits_for: Mapping[int, Sequence[int]]) -> list[int]:
-    """Return the ranks of a cycle of waits, in order, from the lowest one; empty if there is none."""
+    """Return a cycle of ranks, each of which waits for the next, from the lowest one; empty if there is none."""
     try:
         graphlib.TopologicalSorter(waits_for).prepare()
     except graphlib.CycleError as error:

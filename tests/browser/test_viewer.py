@@ -20,17 +20,19 @@ from chimerac.compiler.draw.viewer.page import page as page_text
 from tests.helpers_browser import browser
 
 pytestmark = pytest.mark.browser
-ROW = "viewer.state.selected && viewer.state.selected.row"  # of the selected instruction, its number in the program
+# The number of the selected instruction in its program, or null if none is selected.
+ROW = "viewer.state.selected && viewer.state.selected.row"
 VIEW = "[viewer.state.view.from, viewer.state.view.to]"  # the times at the left and the right end of the axis
 SHOWN = "viewer.state.view.to - viewer.state.view.from"  # the time from one end to the other
-# The time at a point of the page, whose distance from the left edge is x.
+# A function: the time at a distance x from the left edge of the page, in the frame that was drawn last.
+# viewer.frame() draws a frame.
 TIME_AT = "(x) => viewer.lanes.timeAt(x - document.getElementById('figure').getBoundingClientRect().left)"
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    with browser() as found:
-        yield found
+    with browser() as started:
+        yield started
 
 
 Opener = Callable[..., Any]
@@ -38,16 +40,16 @@ Opener = Callable[..., Any]
 
 @pytest.fixture
 def opened(chromium: Any, tmp_path: Path) -> Iterator[Opener]:
-    """Return a function that opens a page from its text. given: options of the browser context.
+    """Return a function that opens a page from its text. Its other arguments are options of the browser context.
 
     The test fails if a page has an error, opens a dialog, or requests anything but itself.
     """
     contexts, problems = [], []
 
-    def open_page(text: str, **given: Any) -> Any:
+    def open_page(text: str, **options: Any) -> Any:
         path = tmp_path / f"page{len(contexts)}.html"
         path.write_text(text, encoding="utf-8")
-        context = chromium.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce", **given)
+        context = chromium.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce", **options)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(str(error)))
@@ -76,9 +78,10 @@ def place(page: Any, row: int, panel: int = 0) -> tuple[float, float]:
     x, y = page.evaluate(
         """([row, panel]) => {
             const p = viewer.state.panels[panel];
-            const drawn = viewer.state.layout.rows.find((r) => r.panel === p && r.rank === p.rankOf[row]); // of the rank
+            // `row` is an instruction, but a row of the layout is a rank.
+            const rank = viewer.state.layout.rows.find((r) => r.panel === p && r.rank === p.rankOf[row]);
             const box = document.getElementById("figure").getBoundingClientRect();
-            const lane = drawn.lanes.tasks;
+            const lane = rank.lanes.tasks; // its top and its height
             const y = box.top + lane[0] + lane[1] / 2 - viewer.state.scroll;
             return [box.left + viewer.lanes.x((p.start[row] + p.end[row]) / 2 / p.scale), y];
         }""",
@@ -116,7 +119,7 @@ def test_hover_and_click_show_what_an_instruction_waits_for(opened: Opener) -> N
     page.mouse.move(*place(page, row))
     tip = page.locator("#tip").inner_text()
     assert tip.startswith("BWD up[0] s2 m2") and "waits for B2 on rank 0" in tip and "message on its way 1" in tip
-    assert "line 24: B(s, m) at" in tip
+    assert "line 24: B(s, m) at" in tip  # of schedules/chimera.sched
     page.mouse.click(*place(page, row))
     details = page.locator("#details").inner_text()
     assert page.evaluate(ROW) == row and "rank 1, instruction 16" in details and "(decides the start)" in details
@@ -127,8 +130,8 @@ def test_hover_and_click_show_what_an_instruction_waits_for(opened: Opener) -> N
 
 def test_idle_time_is_explained_by_its_cause(opened: Opener) -> None:
     page = opened(page_of("gpipe", D=4, N=4))
-    first_row = compile_schedule("gpipe", {"D": 4, "N": 4}).program.offsets[3]  # of rank 3
-    _, y = place(page, int(first_row))
+    first_row_of_rank_3 = compile_schedule("gpipe", {"D": 4, "N": 4}).program.offsets[3]
+    _, y = place(page, int(first_row_of_rank_3))
     # The mouse is on rank 3 at the time 0.5.
     page.mouse.move(page.evaluate("document.getElementById('figure').getBoundingClientRect().left + viewer.lanes.x(0.5)"), y)
     tip = page.locator("#tip").inner_text()
@@ -152,7 +155,7 @@ def test_wheel_drag_range_and_double_click_change_the_view(opened: Opener) -> No
     page.mouse.up()
     moved = page.evaluate(VIEW)
     assert moved[0] > before[0] and moved[1] - moved[0] == pytest.approx(before[1] - before[0])
-    page.keyboard.press("0")
+    page.keyboard.press("0")  # shows the whole time again
     page.evaluate("viewer.frame()")
     box = page.locator("#axis").bounding_box()
     page.mouse.move(box["x"] + 300, box["y"] + 10)
@@ -171,6 +174,7 @@ def test_keys_select_tasks_zoom_switch_parts_and_search(opened: Opener) -> None:
     page.locator("#figure").focus()
 
     def press(*keys: str) -> str:
+        """Press keys, and return the instruction that is then selected, or an empty text."""
         for key in keys:
             page.keyboard.press(key)
         row = page.evaluate(ROW)
@@ -209,7 +213,8 @@ def test_a_bubble_is_explained_moment_by_moment(opened: Opener) -> None:
     assert first[2] == "Rank 2 is idle (start-up): F0 needs F0 of rank 1, which runs only from 1 to 2."
     for _ in range(13):
         page.keyboard.press("n")
-    assert page.locator("#counts li").all_inner_texts() == [f"rank {rank}: 6 idle slots" for rank in range(4)]  # 2 (D - 1)
+    # Each rank is idle for 2 (D - 1) = 6 slots.
+    assert page.locator("#counts li").all_inner_texts() == [f"rank {rank}: 6 idle slots" for rank in range(4)]
     assert page.locator("#sum").inner_text().startswith("In all: 24 idle slots of 56, which is 42.9 %.")
     assert page.locator("#next-moment").is_disabled()
     page.keyboard.press("p")
@@ -225,7 +230,7 @@ def test_tasks_of_two_programs_on_one_page_can_be_selected(opened: Opener, capsy
     page = opened(capsys.readouterr().out)
     assert page.locator("h1").inner_text() == "chimera D=4 N=8 f=1 and 1f1b D=4 N=8"
     page.mouse.click(*place(page, 0, panel=0))
-    row = page.evaluate("viewer.state.panels[1].tasks.of(1)[2]")
+    row = page.evaluate("viewer.state.panels[1].tasks.of(1)[2]")  # the third task of rank 1 in the second program
     page.mouse.click(*place(page, row, panel=1))
     assert "1f1b" in page.locator("#details").inner_text() and page.evaluate(ROW) == row
     assert page.locator("table caption", has_text="Where the time").count() == 2
@@ -315,6 +320,7 @@ def test_hostile_names_are_only_text(opened: Opener) -> None:
     page.mouse.move(*place(page, page.evaluate(ROW)))
     for place_of_name in ("h1", "#details", "#tip", "#tables", "#legend"):
         assert "<script>alert(1)</script>" in page.locator(place_of_name).inner_text()
+    # The two scripts are the data and the code of the page.
     assert page.locator("img").count() == 0 and page.locator("script").count() == 2
     command = page.locator("#command").inner_text()
     assert command.startswith("chimerac '</script>") and "'it'\\''s'" in command
@@ -330,12 +336,13 @@ def test_a_page_without_a_program_says_why(opened: Opener) -> None:
 def test_a_large_program_is_drawn_as_shares_of_the_time_and_zooms_to_bars(opened: Opener) -> None:
     page = opened(page_of(D=8, N=1024))
     assert page.evaluate("viewer.state.panels[0].size") > 40_000
+    # How many colours 600 pixels of one line have. The numbers of a pixel are red, green, blue, and 255 for opaque.
     colours = "new Set(viewer.lanes.context.getImageData(200, 8, 600, 1).data.join().match(/\\d+,\\d+,\\d+,255/g)).size"
     page.evaluate("viewer.frame()")
-    assert page.evaluate(colours) >= 3  # several kinds of tasks in one row of pixels
+    assert page.evaluate(colours) >= 3
     page.locator("#find").fill("B511 rank 0")
-    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")  # selects the task that was searched for
     page.locator("#figure").focus()
-    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")  # zooms to the selected task
     page.evaluate("viewer.frame()")
     assert page.evaluate("viewer.lanes.barsIn(viewer.state.layout.rows) < 200")

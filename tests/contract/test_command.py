@@ -21,15 +21,15 @@ from tests.helpers_command import COMMAND, SIGINT_ON
 from tools import ROOT
 
 
-def chimerac(*argv: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *argv], cwd=cwd, capture_output=True, text=True, env={**os.environ, **environment})
+def chimerac(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *argv], cwd=cwd, capture_output=True, text=True)
 
 
 def test_it_works_outside_the_checkout(tmp_path: Path) -> None:
     by_name = chimerac("chimera", "-p", "D=2", cwd=tmp_path)
     assert (by_name.returncode, by_name.stderr) == (0, "")
     assert by_name.stdout.startswith("chimera-program 1\nschedule chimera  D=2 N=2 f=1\n")
-    # The path of the README means the file of the library if the current folder has no such file.
+    # The path that README shows means the file of the library if the current folder has no such file.
     assert chimerac("schedules/chimera.sched", "-p", "D=2", cwd=tmp_path).stdout == by_name.stdout
 
 
@@ -70,7 +70,7 @@ def test_an_interrupt_ends_without_a_message(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_quietly_while_the_command_is_loaded(tmp_path: Path) -> None:
-    """A fake numpy interrupts the process when it is imported."""
+    """The import of a fake numpy interrupts the process."""
     (tmp_path / "numpy.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     completed = subprocess.run(COMMAND, cwd=tmp_path, env=environment, capture_output=True, preexec_fn=SIGINT_ON)
@@ -84,7 +84,7 @@ def wait_until_stdin_is_open(pid: int) -> None:
             links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
         except OSError:
             links = []
-        if sum(link.startswith("pipe:") for link in links) > 3:  # stdin, stdout, stderr, and /dev/stdin
+        if sum(link.startswith("pipe:") for link in links) > 3:  # stdin, stdout, stderr, and the opened /dev/stdin
             return
         time.sleep(0.01)
     pytest.skip("in 10 s /proc did not show that the process has opened /dev/stdin")
@@ -95,9 +95,9 @@ def test_a_schedule_may_come_from_stdin(tmp_path: Path) -> None:
     completed = subprocess.run([*COMMAND, "/dev/stdin", "-p", "D=2"], cwd=tmp_path, input=text, capture_output=True, text=True)
     assert (completed.returncode, completed.stderr) == (0, "")
     assert completed.stdout == chimerac("1f1b", "-p", "D=2", cwd=tmp_path).stdout
-    # `-` means stdin, for a schedule and for a program.
-    for given in (text.replace("\n", "\r\n").encode(), b"\xef\xbb\xbf" + text.encode()):
-        result = subprocess.run([*COMMAND, "-", "-p", "D=2"], cwd=tmp_path, input=given, capture_output=True)
+    # `-` means stdin, for a schedule and for a program. Line ends of Windows and a byte order mark change nothing.
+    for encoded in (text.replace("\n", "\r\n").encode(), b"\xef\xbb\xbf" + text.encode()):
+        result = subprocess.run([*COMMAND, "-", "-p", "D=2"], cwd=tmp_path, input=encoded, capture_output=True)
         assert result.stdout.decode() == completed.stdout
     read = subprocess.run([*COMMAND, "-"], cwd=tmp_path, input=completed.stdout, capture_output=True, text=True)
     assert read.stdout == completed.stdout
@@ -149,7 +149,7 @@ def test_the_list_fits_its_terminal(columns: int, capsys: pytest.CaptureFixture[
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-def test_a_finding_names_a_file_of_the_library_so_that_it_opens(
+def test_a_finding_names_a_file_of_the_library_by_a_path_that_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = Path(find("chimera").name).resolve()
@@ -163,7 +163,7 @@ def test_a_finding_names_a_file_of_the_library_so_that_it_opens(
             assert f" --> {name}:{line}:{column}\n" in "".join(capsys.readouterr())
     monkeypatch.chdir(tmp_path)
     assert Path(find("chimera").name).read_text(encoding="utf-8") == find("chimera").text
-    # A folder that does not exist any more has no relative path.
+    # If the current folder does not exist any more, no path can be relative to it: the name is the absolute path.
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -286,7 +286,7 @@ def test_a_full_disk_is_a_finding(tmp_path: Path) -> None:
         ("nosuch 2>&-", 2, ""),
     ],
 )
-def test_streams_that_are_full_or_closed(command: str, status: int, message: str, tmp_path: Path) -> None:
+def test_full_or_closed_streams_cause_no_traceback(command: str, status: int, message: str, tmp_path: Path) -> None:
     (tmp_path / "ugly.sched").write_text((ROOT / "schedules/1f1b.sched").read_text() + "\n\n\n")
     line = f"{shlex.join(COMMAND)} {command}"
     completed = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True)
@@ -299,7 +299,7 @@ def test_an_empty_name_of_a_schedule_is_refused(capsys: pytest.CaptureFixture[st
     assert "the name of the schedule is empty" in capsys.readouterr().err
 
 
-def test_a_value_without_a_name_is_refused_with_an_example_of_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_half_of_a_name_value_pair_is_refused_with_an_example_of_its_option(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, example in ((["-p", "=3"], "-p D=4"), (["--cost", "=3"], "--cost F=4"), (["--cost", "I"], "--cost I=4")):
         assert main(["chimera", "--emit", "report", *arguments]) == 2
         assert f"expected NAME=VALUE, for instance {example}\n" in capsys.readouterr().err

@@ -21,6 +21,7 @@ from tools.generated import EXAMPLES, PARTS
 
 FOLDERS = [ROOT / part for part in PARTS]
 CODE = sorted(path for folder in FOLDERS for path in folder.rglob("*.py"))
+# A fenced block. Its groups: the word after the opening fence, and the text.
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -48,7 +49,8 @@ def test_every_schedule_shown_compiles(path: Path, text: str) -> None:
     assert len(compile_text(text, name=name(path)).program)
 
 
-def test_a_schedule_file_that_a_console_block_compiles_is_shown_before_it() -> None:
+def test_a_schedule_file_that_a_console_block_compiles_is_shown_before_the_block() -> None:
+    """A block that shows a file follows `<!-- file: NAME -->`. Files of schedules/ need not be shown."""
     shown_or_used = re.compile(r"^<!-- file: (?P<shown>\S+) -->$|^\$ chimerac (?!schedules/)(?P<used>\S+\.sched)", re.MULTILINE)
     for path in figures.DOCUMENTS:
         shown = set()
@@ -76,17 +78,19 @@ def test_the_examples_of_the_help_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    # A command ends where three spaces separate it from an explanation.
     commands = re.findall(r"^  (chimerac .*?)(?:   |$)", EXAMPLES, re.MULTILINE)
     assert len(commands) > 5
     Path("mine.sched").write_text("schedule mine ranks 2")  # the file that the example of `fmt` formats
-    shutil.copy(ROOT / "tests/golden/inputs/toy.json", "m.json")  # a model
+    shutil.copy(ROOT / "tests/golden/inputs/toy.json", "m.json")  # a model description
     for command in commands:
         assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
 
 
 def test_commands_of_chimerac_and_run_py_in_shell_blocks_can_be_parsed() -> None:
     """They are parsed and not run: they train, or need files of the reader. Other commands are left out."""
-    parsers = {p.prog.split()[-1]: p for p in (make_parser(), *make_parser().verbs)}  # by "chimerac", and by the name of a verb
+    # By verb. The parser of a command line without a verb has the key "chimerac".
+    parsers = {p.prog.split()[-1]: p for p in (make_parser(), *make_parser().verbs)}
     parsed = 0
     for path, body in fences("sh"):
         for line in body.replace("\\\n", " ").splitlines():
@@ -117,7 +121,7 @@ def test_python_blocks_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.chdir(tmp_path)
     examples = [file.read_text(encoding="utf-8") for file in (ROOT / "docs/examples").rglob("*.py")]
     for path, body in fences("python"):
-        if body in examples:  # another test runs it in its folder
+        if body in examples:  # a test of tests/distributed runs this file, in its folder
             continue
         exec(compile(body, name(path), "exec"), {})
 
@@ -132,6 +136,7 @@ def test_links_within_the_project_lead_to_files_and_headings_that_exist() -> Non
             assert path_of_target.exists(), f"{name(path)}: {target}"
             if anchor:
                 headings = re.findall(r"^#+ (.*)$", FENCE.sub("", path_of_target.read_text(encoding="utf-8")), re.MULTILINE)
+                # As GitHub makes the anchor of a heading.
                 anchors = {"#" + re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
                 assert anchor in anchors, f"{name(path)}: {target}{anchor}"
 
@@ -144,9 +149,10 @@ def test_the_documented_error_codes_are_those_of_the_source() -> None:
 
 
 def test_the_quoted_messages_are_of_different_passes() -> None:
+    """The first digit of a code tells the pass: 1 the syntax, 2 names and sizes, 3 the order, 4 the verifier."""
     text = (ROOT / "docs/errors.md").read_text(encoding="utf-8").split("## All codes")[0]
-    assert len(re.findall(r"^error\[(E\d{3})\]", text, re.MULTILINE)) >= 6
-    assert {code[:2] for code in re.findall(r"^error\[(E\d{3})\]", text, re.MULTILINE)} == {"E1", "E2", "E3", "E4"}
+    codes = re.findall(r"^error\[(E\d{3})\]", text, re.MULTILINE)
+    assert len(codes) >= 6 and {code[:2] for code in codes} == {"E1", "E2", "E3", "E4"}
 
 
 def test_options_in_the_documents_are_in_the_help() -> None:

@@ -1,4 +1,4 @@
-"""The syntax highlighting of the editor fits the grammar: every word and sign has the scope that decides its colour."""
+"""The highlighting of the editor fits the language: every word and sign has the scope that decides its colour."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from chimerac.compiler.syntax.kinds import KINDS
 from tools import ROOT
 
 EDITOR = ROOT / "editor"
-GRAMMAR = json.loads((EDITOR / "syntaxes/sched.tmLanguage.json").read_text(encoding="utf-8"))
-PATTERNS = [(re.compile(p["match"]), p) for p in GRAMMAR["patterns"]]
+# What an editor calls a grammar: patterns, each with the scope of the texts that it matches.
+HIGHLIGHTING = json.loads((EDITOR / "syntaxes/sched.tmLanguage.json").read_text(encoding="utf-8"))
+PATTERNS = [(re.compile(p["match"]), p) for p in HIGHLIGHTING["patterns"]]
 
 
 def scopes(line: str) -> Iterator[tuple[str, str]]:
-    """Yield (text, scope) as an editor does: the earliest match, and of several at one place that of the first pattern.
+    """Yield each piece of a line with its scope, as (text, scope).
 
-    A text between two matches has the scope ''.
+    As in an editor, the earliest match decides, and of several at one place that of the first pattern. A piece that no
+    pattern matches has the scope ''.
     """
     position = 0
     while position < len(line):
@@ -51,6 +53,7 @@ def test_every_reserved_word_is_a_keyword(word: str) -> None:
 
 
 def test_no_other_word_is_a_keyword() -> None:
+    # {2,}: without the b of \b in the patterns.
     listed = {w for _, p in PATTERNS for w in re.findall(r"[a-z_]{2,}", p["match"]) if p.get("name", "").startswith("keyword")}
     assert listed == set(keywords())
     for name in ("N", "unit", "micro_batch", "ranked", "F0", "then_", "minimum"):
@@ -85,6 +88,6 @@ def test_nothing_of_the_library_is_left_uncoloured(name: str) -> None:
 def test_the_package_names_files_that_exist() -> None:
     package = json.loads((EDITOR / "package.json").read_text(encoding="utf-8"))
     (language,), (grammar,) = package["contributes"]["languages"], package["contributes"]["grammars"]
-    assert grammar["language"] == language["id"] and grammar["scopeName"] == GRAMMAR["scopeName"]
+    assert grammar["language"] == language["id"] and grammar["scopeName"] == HIGHLIGHTING["scopeName"]
     for path in (language["configuration"], grammar["path"]):
         assert json.loads((EDITOR / path).read_text(encoding="utf-8"))

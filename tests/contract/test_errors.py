@@ -1,4 +1,4 @@
-"""Every error code is raised only in the files listed here, and is explained. One function writes messages to stderr."""
+"""Every error code is raised only in the files listed here, and is explained. Runs use one function for stderr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tools import ROOT
 
 PACKAGES = ("chimera_ir", "compiler", "interpreter", "models")
 
-# By the first digits of a code: the only files and folders that may raise it. The longest entry that fits a code counts.
+# By the first digits of a code: the only files and folders that may raise it. If a code begins with several keys, the
+# longest one counts.
 FILES_OF_CODES = {
     "E001": ("chimera_ir/files.py", "compiler/library.py", "compiler/command/files.py"),
     "E002": (
@@ -108,11 +109,11 @@ def test_a_code_is_raised_only_in_its_files() -> None:
     assert len({code for code, _ in found}) > 40
     used = set()
     for code, file in found:
-        start = max((start for start in FILES_OF_CODES if code.startswith(start)), key=len, default="")
-        parts = [part for part in FILES_OF_CODES.get(start, ()) if file.startswith(part)]
+        key = max((k for k in FILES_OF_CODES if code.startswith(k)), key=len, default="")
+        parts = [part for part in FILES_OF_CODES.get(key, ()) if file.startswith(part)]
         assert parts, f"{file} may not raise {code}"
-        used |= {(start, part) for part in parts}
-    allowed = {(start, part) for start, parts in FILES_OF_CODES.items() for part in parts}
+        used |= {(key, part) for part in parts}
+    allowed = {(key, part) for key, parts in FILES_OF_CODES.items() for part in parts}
     assert allowed == used, "a file or folder of FILES_OF_CODES raises none of its codes"
 
 

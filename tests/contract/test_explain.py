@@ -75,7 +75,7 @@ def test_the_wrong_example_is_refused_and_the_corrected_one_is_not(e: Entry) -> 
 
 
 def start(e: Entry, text: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do what rank 0 does before the ranks communicate."""
+    """Do what a rank does before the ranks communicate. text, command: of the wrong or of the corrected example."""
     if e.file:
         Path(e.file).write_text(text)
     torchrun, option, ranks, program, *words = shlex.split(command)
@@ -178,7 +178,10 @@ def test_the_terminal_output_refers_to_explain(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("e", entries().values(), ids=lambda e: e.code)
 def test_texts_have_a_common_form(e: Entry) -> None:
-    """A title begins in lower case and has no full stop, the reasons are sentences, a correction has no full stop."""
+    """A title begins in lower case and has no full stop. The reasons are sentences. A correction has no full stop.
+
+    The wrong example differs from the corrected one.
+    """
     assert e.title[0].islower() or not e.title[0].isalpha()
     assert not e.title.endswith(".") and len(e.title) <= 90
     assert e.why[0].isupper() or not e.why[0].isalpha()

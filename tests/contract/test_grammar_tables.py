@@ -38,7 +38,7 @@ def test_a_parse_by_the_saved_parser_equals_one_by_a_new_parser() -> None:
 
 
 def test_the_grammar_has_no_conflict(caplog: pytest.LogCaptureFixture) -> None:
-    """lark resolves shift-reduce conflicts by itself, but logs them. The second grammar has one, which must be in the log."""
+    """lark resolves shift-reduce conflicts by itself, but logs them. The second grammar has such a conflict."""
     text = PARSER.with_name("grammar.lark").read_text(encoding="utf-8")
     with caplog.at_level(logging.DEBUG, logger=lark.logger.name):
         for rules, has_conflict in ((text, False), ('start: e\ne: "if" e | "if" e "else" e | "x"\n', True)):
@@ -48,7 +48,7 @@ def test_the_grammar_has_no_conflict(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_parser_of_another_grammar_or_lark_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the first line is read, not the pickle after it, which may run any code. `harmful` calls os.system."""
+    """Only the first line is read, not the pickle after it, which may run any code. `harmful` would call os.system."""
     harmful = b"cos\nsystem\n(S'false'\ntR."
     for stored in (b"", b"\n" + PICKLE, harmful, FIRST_LINE + b"0\n" + harmful, FIRST_LINE):
         assert grammar.loaded(stored) is None
@@ -59,7 +59,7 @@ def test_a_parser_of_another_grammar_or_lark_is_not_read(monkeypatch: pytest.Mon
 def test_a_parser_is_generated_if_the_saved_one_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lark, "__version__", "0.0")
     text = SCHEDULES[0].read_text(encoding="utf-8")
-    assert grammar.parser.__wrapped__().parse(text) == grammar.parser().parse(text)
+    assert grammar.parser.__wrapped__().parse(text) == grammar.parser().parse(text)  # __wrapped__: without the cache
 
 
 def test_the_parser_is_not_generated_if_the_saved_one_fits() -> None:

@@ -51,7 +51,7 @@ def test_import_linter_finds_no_broken_rule() -> None:
 
 @pytest.mark.parametrize("of_parts", [False, True], ids=["modules", "parts"])
 def test_imports_have_no_cycle(of_parts: bool) -> None:
-    """Imports inside functions and for the type checker count too. of_parts: as of tools.imports.graph."""
+    """Imports inside functions and for the type checker count too. of_parts: see tools.imports.graph."""
     cycles = [" -> ".join([*cycle, cycle[0]]) for cycle in nx.simple_cycles(graph(of_parts))]
     assert not cycles, "\n".join(cycles)
 
@@ -72,8 +72,8 @@ def test_an_import_inside_a_function_has_a_comment_with_a_measured_time() -> Non
 def test_a_compilation_imports_nothing_more() -> None:
     """A compilation imports only what `import chimerac.compiler` imports.
 
-    Not even more of numpy: numpy.unique without return_index and the like would import numpy.ma. The schedule has a limit, so
-    that the lifetimes are computed too.
+    This includes the modules of numpy: for instance, numpy.unique without return_index would import numpy.ma. The
+    schedule has a limit, so that the lifetimes are computed too.
     """
     code = """
 import sys, chimerac.compiler as compiler
@@ -114,8 +114,8 @@ def test_only_the_reader_of_cifar_uses_pickle_and_nothing_uses_eval(package: str
 
     The files of CIFAR-10 are pickles: interpreter/data/cifar.py reads them with an Unpickler whose `find_class` is its own, and
     uses nothing else of pickle. The package yaml can build any object, so it is forbidden too. This test does not see what
-    libraries unpickle: lark the saved parser, which comes with the project (compiler/syntax/grammar.py), and
-    torch.distributed.checkpoint its own file .metadata (docs/checkpoints.md).
+    libraries unpickle: lark reads the saved parser, which comes with the project (compiler/syntax/grammar.py), and
+    torch.distributed.checkpoint reads its own file .metadata (docs/checkpoints.md).
     """
     forbidden = {"eval", "exec", "compile", "__import__", "pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml"}
     for path in (ROOT / package).rglob("*.py"):
@@ -127,8 +127,8 @@ def test_only_the_reader_of_cifar_uses_pickle_and_nothing_uses_eval(package: str
             match node:
                 case ast.Call(func=ast.Name(id=name)):
                     used = {name}
-                case ast.Call(func=ast.Attribute(value=ast.Name(id="torch" | "np"), attr="load"), keywords=given):
-                    safe = any(k.arg == "weights_only" and isinstance(k.value, ast.Constant) and k.value.value for k in given)
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="torch" | "np"), attr="load"), keywords=kwargs):
+                    safe = any(k.arg == "weights_only" and isinstance(k.value, ast.Constant) and k.value.value for k in kwargs)
                     used = set() if safe else {"pickle"}
                 case ast.Import(names=names):
                     used = {x.name.split(".")[0] for x in names}

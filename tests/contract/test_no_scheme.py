@@ -19,8 +19,8 @@ SCHEMES = (
     "gpipe|1f1b|one_?f_?one_?b|pipedream|dapple|chimera|interleaved|gems|hanayo|bitpipe|zero_?bubble|zb_?[hv]\\d?"
     "|dualpipe|bidirectional|looped|breadth_?first|forward_?doubling|backward_?halving"
 )
-# The name of the project is allowed in the names of its formats, packages and exception, and in the path of the schedule that
-# run.py takes by default.
+# The name of the project is allowed in the names of its formats, packages, environment variables and exception, and in
+# the path of the schedule that run.py takes by default.
 FORMATS = (
     "data", "experiment-run", "log", "model", "order-certificate", "partition", "preset", "profile", "program", "search-costs",
     "timeline",
@@ -84,7 +84,7 @@ def test_the_pattern_matches_every_scheme() -> None:
         assert scheme_in(text)
     for text in ("chimera-program", "ChimeraError", "chimerac", "chimerac.chimera_ir.program"):
         assert not scheme_in(text)
-    # Every schedule of the library is recognized, by the name of its file and by its own.
+    # Every schedule of the library is recognized, by the name of its file and by the name in its text.
     for name in names():
         assert scheme_in(name)
         assert scheme_in(parse(find(name)).name.name)

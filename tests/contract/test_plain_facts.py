@@ -35,6 +35,7 @@ def error_of(function: Callable[[], object]) -> ChimeraError:
 
 
 def finding(function: Callable[[], object]) -> Diagnostic:
+    """Return the only finding of the error that a function raises."""
     (only,) = error_of(function).diagnostics
     return only
 

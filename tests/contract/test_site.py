@@ -41,6 +41,7 @@ def test_links_to_sources_and_anchors_lead_to_pages_of_the_site(built: Path) -> 
     checked = 0
     for page in built.glob("*.html"):
         text = page.read_text(encoding="utf-8")
+        # The classes are those that Sphinx gives to links within the site.
         for target, anchor in re.findall(r'class="(?:std std-doc )?reference internal" href="([^"#]*)#?([^"]*)"', text):
             leads_to = built / target if target else page
             assert leads_to.exists(), f"{page.name}: {target}"

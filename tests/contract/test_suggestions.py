@@ -1,4 +1,4 @@
-"""For a misspelt word the message suggests a similar one, and for a command of another tool what does the same here."""
+"""For a misspelt word the message suggests a similar one, and for a command of another tool one that does the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chimerac.compiler.command.main import VERBS, main
 from chimerac.compiler.explain.entries import entries
 from chimerac.compiler.library import names
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.models.__main__ import main as models
+from chimerac.models.__main__ import main as models_main
 
 # Correct texts: a schedule in each of the three order forms, and a program as text and as JSON.
 TICKS = entries()["E208"].right
@@ -104,12 +104,12 @@ def test_a_misspelt_word_on_the_command_line_has_a_suggestion(
     assert f"did you mean {suggestion}?" in capsys.readouterr().err
 
 
-def test_a_misspelt_option_or_preset_of_a_run_has_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_option_transport_or_preset_has_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     for words, suggestion in ((["--iteration-count", "3"], "--iterations"), (["--transport", "nccll"], "nccl")):
         with pytest.raises(SystemExit, match="2"):
             parse_options(words)
         assert f"did you mean '{suggestion}'?" in capsys.readouterr().err
-    assert models(["describe", "--model", "gpt-smal"]) == 1
+    assert models_main(["describe", "--model", "gpt-smal"]) == 1
     assert "did you mean 'gpt-small'?" in capsys.readouterr().err
 
 
@@ -131,8 +131,9 @@ def test_an_option_for_the_number_of_ranks_gets_the_way_to_set_it(words: list[st
     assert "did you mean" not in message and "-p D=4; --width W" in message
 
 
-@pytest.mark.parametrize("word", ["--zones", "--rows", "--noise"])
+@pytest.mark.parametrize("word", ["--costs", "--nodes", "--depth"])
 def test_dashes_do_not_count_when_options_are_compared(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the dashes counted, each word would be similar enough to an option: --loss, --model and --width."""
     with pytest.raises(SystemExit, match="2"):
         parse_options([word, "4"])
     assert "did you mean" not in capsys.readouterr().err
@@ -158,7 +159,7 @@ def test_a_command_of_other_tools_gets_the_one_that_does_the_same(
     assert f"= help: write: {command}\n" in capsys.readouterr().err
 
 
-def test_no_command_of_other_tools_is_one_of_chimerac() -> None:
+def test_no_command_of_other_tools_is_a_verb_or_a_schedule() -> None:
     assert not {*OTHER_WORDS} & {*VERBS} and not {*OTHER_WORDS} & {*names()}
 
 

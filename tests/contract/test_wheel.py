@@ -22,15 +22,19 @@ PACKED = ["pyproject.toml", "README.md", "LICENSE", "chimerac", *FOLDERS]
 NOT_PACKED = ("__pycache__", "*.pyc", "*.egg-info")
 NEEDED = ("lark", "networkx", "numpy", "pydantic", "torch")  # the folders of these hold all packages that the wheel needs
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+# A program that builds the sdist of the current folder in the folder that its argument names.
 SDIST = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
 # A program that prints the file of each module that its arguments name.
 WHERE = "import sys; from importlib.util import find_spec; print(*(find_spec(x).origin for x in sys.argv[1:]), sep='\\n')"
-ARGUMENTS = {"fmt": ["mine.sched"], "explain": ["E303"]}  # of the verbs that need arguments
+ARGUMENTS = {"fmt": ["mine.sched"], "explain": ["E303"]}  # by verb; all other verbs are run with --help
 MORE = {"report": ["--model", "model.json"], "torch-comms": ["--for", "serial"]}  # further options, by product of --emit
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Run a command without the variables that may lead to the checkout; return its stdout. Fails if the command fails."""
+    """Run a command without the environment variables that may lead to the checkout; return its stdout.
+
+    Fails if the command fails.
+    """
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     completed = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
     assert completed.returncode == 0, f"{[*command]}\n{completed.stdout[-2000:]}{completed.stderr[-4000:]}"
@@ -80,12 +84,13 @@ def test_the_sdist_and_the_wheel_have_every_file_of_the_packages_and_no_test(bui
 
 @pytest.fixture(scope="module")
 def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an environment with the wheel and its dependencies, but without the checkout."""
+    """Return a virtual environment with the wheel and its dependencies, but without the checkout."""
     _, wheel = built
     env = tmp_path_factory.mktemp("installed") / "env"
     run(sys.executable, "-m", "venv", "--without-pip", env, cwd=env.parent)
     run(*PIP, "--python", env / "bin" / "python", "install", "--no-deps", "--no-index", wheel, cwd=env.parent)
-    # Python searches the folders that a .pth file names, but reads no .pth files there, so the checkout is not found.
+    # Python searches the folders that a .pth file names, but reads no .pth files in them. The checkout is installed by
+    # a .pth file, so it is not found.
     packages = {str(Path(str(spec.origin)).parents[1]) for name in NEEDED if (spec := find_spec(name))}
     (site,) = (env / "lib").glob("python*/site-packages")
     (site / "dependencies.pth").write_text("".join(f"{path}\n" for path in sorted(packages)))
@@ -116,10 +121,11 @@ print(simulate(compile_schedule("chimera", {"D": 2, "N": 2}).program).makespan)
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Return the folder of a project with a schedule, and with packages that have the names of this project's."""
+    """Return the folder of a user's project, with a schedule and with PACKAGES_OF_A_PROJECT."""
     for name in PACKAGES_OF_A_PROJECT:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"raise RuntimeError('{name} of the project was imported')\n")
+    # `chimerac fmt` removes the empty lines.
     (tmp_path / "mine.sched").write_text((ROOT / "schedules" / "1f1b.sched").read_text() + "\n\n")
     return tmp_path
 
@@ -128,7 +134,7 @@ RUN = ["mine.sched", "-p", "D=2", "-p", "N=2", "--iterations", "2", "--model", "
 
 
 def test_every_command_runs_from_the_wheel_alone(installed: Path, project: Path) -> None:
-    """The current folder has packages of the same names. Verbs that are not in ARGUMENTS only print their help."""
+    """The packages of `project` are not imported. Verbs that are not in ARGUMENTS only print their help."""
     python, chimerac = (installed / "bin" / name for name in ("python", "chimerac"))
     homes = run(python, "-c", WHERE, *(f"chimerac.{folder}" for folder in FOLDERS), cwd=project).splitlines()
     (site,) = (installed / "lib").glob("python*/site-packages")

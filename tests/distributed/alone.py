@@ -48,5 +48,5 @@ class Alone:
         """Leave the buffer as it is."""
 
     def all_gather(self, text: str) -> Sequence[str]:
-        """Return this text and those that were given."""
+        """Return this text, and then those of `gathered`."""
         return [text, *self.gathered]

@@ -2,12 +2,13 @@
 
 Usage: torchrun --nproc-per-node 2 --max-restarts 1 tests/distributed/checkpoint_ranks.py OUT
 
-The first time rank 1 kills itself. The second time the ranks finish the run, go on from one of its checkpoints under another
-schedule and width, and train once without a pause. The checkpoints are in the folder `run` beside OUT.
+After the first start rank 1 kills itself. After the second start the ranks train three times: they finish the run, go
+on from one of its checkpoints under another schedule and width, and train once without a pause. The checkpoints are in
+the folder `run` beside OUT.
 
-OUT gets JSON. For each of these three trainings it has, from rank 0, how many iterations were done when it began, its losses
-and its messages. `equal` says for each rank whether the run that died has, at its end, the weights and the optimizer state of
-the training without a pause.
+OUT gets JSON. For each of these three trainings it has, from rank 0, how many iterations were done when the training
+began, its losses and its messages. `equal` says for each rank whether the run that died has, at its end, the weights
+and the optimizer state of the training without a pause.
 """
 
 import json
@@ -23,7 +24,7 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.helpers_checkpoints import compiled, training
 
-EARLIEST_KILL = 8  # after fewer iterations rank 1 does not kill itself
+EARLIEST_KILL = 8  # rank 1 kills itself after this number of iterations at the earliest
 PIPELINE, REPLICAS = compiled("chimera", width=1, D=2, N=4), compiled("1f1b", width=2, D=1, N=2)
 
 
@@ -54,8 +55,8 @@ def main() -> None:
     equal_ranks = transport.all_gather(json.dumps(equal))
     if transport.rank == 0:
         trainings = {"restarted": restarted, "other schedule": other_schedule, "whole": whole}
-        found = {name: [t.start, t.losses, t.messages] for name, t in trainings.items()}
-        out.write_text(json.dumps(found | {"equal": [json.loads(text) for text in equal_ranks]}))
+        results = {name: [t.start, t.losses, t.messages] for name, t in trainings.items()}
+        out.write_text(json.dumps(results | {"equal": [json.loads(text) for text in equal_ranks]}))
     leave()
 
 

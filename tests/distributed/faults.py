@@ -37,7 +37,7 @@ from tests.distributed.integers import IntegerSamples, integer_model
 from tests.distributed.programs import program
 from tests.helpers_processes import free_port, rank_environment
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 5.0  # how long a rank waits for another one
 CHIMERA = compile_schedule("chimera", {"D": 2, "N": 2}).program
 GPIPE = compile_schedule("gpipe", {"D": 2, "N": 2}).program
 # Each rank waits for the other: rank 0 sends the activation only after its backward, which needs the gradient of rank 1.
@@ -63,7 +63,7 @@ rank 1:
 
 
 class LossyGloo(Gloo):
-    """Gloo on a network that loses messages: the first `drops` sends are left out."""
+    """Gloo on a network that loses messages: the next `drops` sends are left out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ def fail(*_: object) -> None:
 
 
 def pause(seconds: float) -> Callable[..., None]:
-    """Return a fault that takes this time."""
+    """Return a fault that only takes this time."""
     return lambda *_: time.sleep(seconds)
 
 
@@ -175,11 +175,11 @@ def start_rank(name: str, rank: int, port: int, folder: Path, model: Model, desc
 
 def main() -> None:
     torch.set_num_threads(1)
-    liveness.POLL_INTERVAL_S, liveness.LINGER_S = 0.1, 1.0
+    liveness.POLL_INTERVAL_S, liveness.LINGER_S = 0.1, 1.0  # shorter than in a real run, so that the jobs end sooner
     model = integer_model(middle=2)
     description = describe(model, samples=1)
     folder = Path(tempfile.mkdtemp())
-    ranks: dict[int, tuple[str, int]] = {}  # by the id of the process
+    ranks: dict[int, tuple[str, int]] = {}  # by the id of the process: its job and its rank
     for name in sys.argv[1:] or JOBS:
         port = free_port()
         for rank in (0, 1):

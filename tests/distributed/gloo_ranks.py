@@ -34,13 +34,13 @@ CASES = {
 
 
 def main() -> None:
-    """Run two iterations of every case without an update of the weights, and compare the second one."""
+    """Run two iterations of every case without updating the weights, and compare the second one with one process."""
     join(timeout_s=60)
     results = {}
+    model = deep_model(middle=6)
     for name, (schedule, parameters, width, make_transport) in CASES.items():
         program = compile_schedule(schedule, parameters, width).program
         transport = make_transport()
-        model = deep_model(middle=6)
         found = rank_of(program, model, iterations=2)(transport)
         result = {"loss": found.loss, "wrong": list(differences_of_rank(program, model, found, iteration=1))}
         results[name] = [json.loads(text) for text in transport.all_gather(json.dumps(result))]

@@ -1,6 +1,8 @@
 """Runs pipelines in process groups of a world of four ranks, and writes what each rank finds as JSON.
 
-Usage: torchrun --nproc-per-node 4 tests/distributed/group_ranks.py, in a folder with the files of docs/examples/own_loop
+Usage: torchrun --nproc-per-node 4 tests/distributed/group_ranks.py
+
+The current folder must have the files of docs/examples/own_loop. The results of a rank are written there, to RANK.json.
 """
 
 import contextlib
@@ -31,8 +33,8 @@ N = 4  # micro-batches
 def pipeline(schedule: str, group: Any, added: int = 0, timeout_s: float = 30, **more: Any) -> Pipeline:
     """Return this rank's pipeline of a decoder in a process group.
 
-    group: None: all ranks; added: a number that is added to the weights of the decoder's head; more: parameters of the
-    schedule, which has N micro-batches unless they give another number.
+    group: None means all ranks. added: a number that is added to the weights of the decoder's head. more: parameters of
+    the schedule, which has N micro-batches unless they give another number.
     """
     model = Decoder(blocks=2)
     with torch.no_grad():
@@ -62,6 +64,9 @@ def side_by_side(rank: int, columns: list[Any], rows: list[Any]) -> dict[str, An
 
     columns: the process groups of ranks 0, 2 and of ranks 1, 3, which run batches 0 and 1. rows: those of ranks 0, 1 and of
     ranks 2, 3. The two ranks of a row hold the same stages.
+
+    Return the names of parameters with wrong gradients before and after the averaging, this rank's number in the
+    pipeline, and the text with which the pipeline names its ranks.
     """
     column, row, found = rank % 2, rank // 2, {}
     for schedule in ("chimera", "1f1b"):
@@ -144,7 +149,7 @@ def checkpoints(rank: int, columns: list[Any], folder: Path) -> list[str]:
 
 
 def errors(rank: int, columns: list[Any], elsewhere: Any) -> dict[str, str]:
-    """Return the messages of mistakes, by mistake. After the last one the pipeline of ranks 1 and 3 cannot be used any more.
+    """Return the message of each mistake. After the last one the pipeline of ranks 1 and 3 cannot be used any more.
 
     elsewhere: a process group of rank 0 alone.
     """
@@ -161,7 +166,7 @@ def errors(rank: int, columns: list[Any], elsewhere: Any) -> dict[str, str]:
     if rank % 2:
         pipe = pipeline("1f1b", columns[1], timeout_s=2)
         if rank == 3:
-            return found  # it runs no step, while rank 1 waits for its gradient
+            return found  # rank 3 runs no step, while rank 1 waits for a gradient from it
         try:
             pipe.step(*batch(0, N))
         except InterpreterError as error:

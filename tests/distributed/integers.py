@@ -18,7 +18,7 @@ DIVISOR = 64  # of the loss: a power of two, so that the division is exact
 
 
 class Whole(nn.Module):
-    """A linear layer with small integer weights, plus its ReLU, where the mask is set."""
+    """A linear layer with small integer weights, plus the ReLU of its result. Where the mask is 0, the sum is 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Whole(nn.Module):
 
 
 class First(nn.Module):
-    """Maps integers to vectors and a mask."""
+    """Maps integers to vectors and a mask, which is 0 for the integer 0 and 1 for all others."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -117,7 +117,7 @@ def in_child(work: Callable[[Callable[[], object]], None], iterations: int) -> b
     os.close(writing)
     for _ in range(iterations):
         if not os.read(reading, 1):
-            break
+            break  # the process has ended
     else:
         os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -178,7 +178,7 @@ def run_with_kills(number: int, folder: Path, most_kills: int, rng: random.Rando
 
 
 def main(kills: int, seed: int, folder: Path) -> int:
-    """Kill this many processes, and return the exit code."""
+    """Kill this many processes, and return the exit code. Raises WrongError if a check fails."""
     torch.set_num_threads(1)  # so torch starts no threads: a fork would not have them
     # Every process needs the description and the data. They are cached here, before the forks.
     description(model(), SETTINGS.micro_batch)

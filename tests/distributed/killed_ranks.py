@@ -37,6 +37,7 @@ from tests.helpers_processes import LAUNCHER, QUICK, children, have_ended, start
 EVERY = 2  # iterations from one checkpoint to the next
 PER_KILL = 12  # the job has this many iterations for each kill: more than an attempt makes before its kill
 LIMIT_S = 600.0  # of a wait: longer than the start of a job and PER_KILL // 2 iterations, also on a host with other work
+# The line that a job prints for each kill.
 MESSAGE = re.compile(r"error: rank \d(, .*)?: killed by SIGKILL, as the system does when memory runs out")
 
 
@@ -125,7 +126,7 @@ def run(folder: Path, kills: int, iterations: int, rng: random.Random) -> tuple[
         for _ in range(kills):
             moment = kill_one(launcher, folder, known, rng)
             moments[moment] = moments.get(moment, 0) + 1
-        message = launcher.communicate(timeout=LIMIT_S + iterations)[1]
+        message = launcher.communicate(timeout=LIMIT_S + iterations)[1]  # a second more for each iteration
     if launcher.returncode:
         raise WrongError(f"the job ended with {launcher.returncode}: {message}")
     lines = message.splitlines()

@@ -1,6 +1,8 @@
-"""Runs random programs on two ranks over gloo. Writes for each its number of instructions and its wrong predictions of memory.
+"""Runs random programs on two ranks over gloo, and writes the results as JSON.
 
-The output is JSON. Usage: torchrun --nproc-per-node 2 tests/distributed/memory_ranks.py OUT
+The result of a program is the number of its instructions, and a text for each wrong prediction of memory.
+
+Usage: torchrun --nproc-per-node 2 tests/distributed/memory_ranks.py OUT
 """
 
 import json

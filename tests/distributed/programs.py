@@ -8,7 +8,10 @@ from chimerac.chimera_ir.textform import program_from_text
 
 
 def program(text: str, name: str, ranks: int, stages: int, micro_batches: int, width: int = 1, window: int = 2) -> Program:
-    """Return the program of this text. The first four lines of the header are not in it: they follow from the arguments."""
+    """Return the program of this text, which begins with the first pipe.
+
+    The lines before the pipes are added here. They have the arguments, and the same costs for every program.
+    """
     header = f"""chimera-program 1
 schedule {name}
 sizes width={width} ranks={ranks} stages={stages} micro_batches={micro_batches} window={window} machine=window \
@@ -143,8 +146,8 @@ rank 1:
   BWD_WEIGHT main s2 m1
 """
 
-# The same, but RECOMPUTE runs some forwards again before their backwards do: in a group, for some micro-batches, before full
-# and split backwards.
+# The same, but RECOMPUTE runs some forwards again before their backwards would: in a group, for some micro-batches, before
+# full and split backwards.
 EARLY_V = (
     SPLIT_V.replace("  BWD main s0 m0\n", "  RECOMPUTE main s0 m1,0\n  BWD main s0 m0\n")
     .replace("  BWD main s2 m0\n", "  RECOMPUTE main s2 m1\n  BWD main s2 m0\n")

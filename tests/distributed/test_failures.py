@@ -1,6 +1,6 @@
 """Runs that are refused or that fail: their findings and messages, and how their ranks end.
 
-Tests of killed ranks and of torchrun are in test_first_run.py.
+Tests of killed ranks are in test_faults.py, and those under torchrun in test_first_run.py.
 """
 
 import re
@@ -59,9 +59,9 @@ def test_ranks_with_different_settings_are_refused(different: list[str], finding
     words = [str(tmp_path / "data") if word == "DATA" else word for word in different]
     jobs, plans = [], []
     for extra in ([], words):
-        options = parse_options(["-p", "D=2", *TINY, *extra])
-        plans.append(make_plan(options))
-        jobs.append(make_job(plans[-1], options, ranks_here=2))
+        settings = parse_options(["-p", "D=2", *TINY, *extra])
+        plans.append(make_plan(settings))
+        jobs.append(make_job(plans[-1], settings, ranks_here=2))
 
     def rank(transport: Transport) -> int:
         return jobs[transport.rank].run(transport)
@@ -168,9 +168,9 @@ def test_each_mistake_is_a_finding(options: list[str], code: str, tmp_path: Path
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     words = [str(tmp_path / word) if word in files else word for word in options]
-    given = parse_options([*words, *TINY] if "--model" not in options else words)
+    settings = parse_options([*words, *TINY] if "--model" not in options else words)
     with pytest.raises(ChimeraError) as error:
-        job = make_job(plan := make_plan(given), given, ranks_here=2)
+        job = make_job(plan := make_plan(settings), settings, ranks_here=2)
         run_in_loopback(plan.program, lambda transport: job.run(transport))
     assert [d.code for d in error.value.diagnostics] == [code]
 

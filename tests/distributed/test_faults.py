@@ -17,7 +17,7 @@ pytestmark = pytest.mark.distributed
 
 # By job: the digits of the ranks that may print the message; the end of the line that begins with `error:`; a text that is
 # somewhere in the message, "" where none is checked. If rank 1 is killed, rank 0 notices it in a send, a receive or an
-# all-reduce. In which of them depends on the moment, so the end of the line begins after these words.
+# all-reduce. Which of them it is depends on the moment, so the end of the line begins after this operation.
 ENDED = " rank 1 failed: rank 1 has ended, in "
 EXPECTED = {
     "killed in FWD": ("0", f"{ENDED}instruction 2: FWD main s1 m0", ""),

@@ -61,7 +61,8 @@ def test_gradients_and_losses_are_bit_equal_to_one_process(name: str, results: A
 
 
 def test_a_sharded_optimizer_gives_the_same_weights(results: Any) -> None:
-    assert results["sharded optimizer"] == [True, True]  # in the second training messages are staged through other memory
+    # In the second of the two trainings messages are copied through other memory.
+    assert results["sharded optimizer"] == [True, True]
 
 
 def test_a_wrong_number_of_ranks_is_one_finding_and_no_hang() -> None:

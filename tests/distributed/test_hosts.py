@@ -42,8 +42,8 @@ def on_two_hosts(agent: str, *more: str, ranks_per_host: int) -> list[str]:
 
 def losses(log: Path) -> list[float]:
     """Return the losses that a training has written to its log."""
-    found = [json.loads(line) for line in log.read_text().splitlines()]
-    return [line["loss"] for line in found if "loss" in line]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
 
 
 def check_losses(found: list[float], ranks: int, folder: Path) -> None:

@@ -65,7 +65,7 @@ def gradients_of_torch(
     schedule.step(*([inputs] if 0 in numbers else []), **({"target": targets} if count - 1 in numbers else {}))
     if write is not None and rank == 0:
         schedule._dump_csv(str(write), format="compute_only")  # type: ignore[call-arg]
-    dist.barrier()
+    dist.barrier()  # then every rank can read the file
     return {f"{s.stage_index}.{name}": p.grad for s in stages for name, p in s.submod.named_parameters() if p.grad is not None}
 
 

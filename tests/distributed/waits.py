@@ -35,7 +35,7 @@ def main() -> None:
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(0.5)  # rank 1 has stopped by now
-    results: dict[str, tuple[str, float]] = {}  # by wait: the message of its error, and its seconds
+    results: dict[str, tuple[str, float]] = {}  # by wait: the message of its error or "complete", and its seconds
 
     def attempt(name: str, wait: Callable[[], object]) -> None:
         begin = time.monotonic()
@@ -45,12 +45,12 @@ def main() -> None:
         except PeerLostError as error:
             results[name] = str(error), time.monotonic() - begin
 
-    x = torch.zeros(3)
-    total = transport.launch_all_reduce((0, 1), torch.zeros(3))
+    buffer = torch.zeros(3)
+    pending = transport.launch_all_reduce((0, 1), torch.zeros(3))
     waits: dict[str, Callable[[], object]] = {
-        "receive": transport.recv(1, x).wait,
+        "receive": transport.recv(1, buffer).wait,
         "sends": lambda: [transport.send(1, torch.zeros(3)) for _ in range(2)],  # with window 1 the second send waits
-        "all-reduce": total.wait,
+        "all-reduce": pending.wait,
         "all-reduce over all ranks": lambda: transport.all_reduce(torch.zeros(1)),
         "connection": lambda: Gloo().connect(TWO_RANKS["1f1b"]),
     }

@@ -122,6 +122,7 @@ def test_products_are_those_of_the_golden_files(name: str, run: Run, compare: Co
 
 def test_a_file_has_the_output_that_would_be_printed(run: Run, compare: Compare) -> None:
     assert run("chimerac 1f1b -p D=2 -p N=1 --emit dag -o dag.dot") == ("", "", 0)
+    # For a path that ends in .dot the DAG is written in another form than to stdout.
     compare("products/dag.dot", Path("dag.dot").read_text())
     assert run("chimerac chimera -p D=2 --emit json -o p.json") == ("", "", 0)
     assert Path("p.json").read_text() == (HERE / "products/chimera.json").read_text()

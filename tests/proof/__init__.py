@@ -1,1 +1,1 @@
-"""Long runs that test the verifier and the readers. `make proof` runs them and records the results in docs/proof.md."""
+"""Long runs that test the verifier and the readers of input. `make proof` records their results in docs/proof.md."""

@@ -52,7 +52,7 @@ def with_own_orders(r: random.Random, tasks: Program, width: int = 2) -> Program
 
 
 def own_order(r: random.Random, h: Header, g: int, tasks: Program, groups: list[Group]) -> list[Instruction]:
-    """Return a rank's tasks in a random order that is valid on this rank, with its SENDs and its ALLREDUCEs.
+    """Return a rank's tasks, SENDs and ALLREDUCEs. The order is random, but respects the dependencies on this rank.
 
     g: the rank; groups: of parameters, in the order of the rank's ALLREDUCEs.
     """
@@ -87,21 +87,21 @@ def send_positions(streams: Streams, a: int, b: int) -> list[int]:
 
 
 def first_reads(streams: Streams, a: int, b: int) -> list[int]:
-    """Return, for each value that rank a sends to rank b, the position of its first reader in the stream of rank b."""
-    found = []
+    """Return, for each SEND of rank a to rank b, the position of its first reader in the stream of rank b."""
+    positions = []
     for n in send_positions(streams, a, b):
         i = streams[a][n]
         assert isinstance(i, Send)
-        found.append(next(n for n, x in enumerate(streams[b]) if reads_first(x, i)))
-    return found
+        positions.append(next(k for k, x in enumerate(streams[b]) if reads_first(x, i)))
+    return positions
 
 
 def common_order(r: random.Random, streams: Streams, a: int, b: int) -> list[Transfer] | None:
     """Return an order in which two ranks can post all transfers between them; None if there is none."""
     before: dict[Transfer, set[Transfer]] = {}  # by transfer: those that must be posted before it
     for sender, receiver in ((a, b), (b, a)):
+        read_at = first_reads(streams, receiver, sender)  # in the stream of the sender
         for k, position in enumerate(send_positions(streams, sender, receiver)):
-            read_at = first_reads(streams, receiver, sender)
             before[sender, k] = {(receiver, n) for n in range(len(read_at)) if read_at[n] < position}
             before[sender, k] |= {(sender, k - 1)} if k else set()
     order: list[Transfer] = []

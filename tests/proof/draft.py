@@ -87,7 +87,7 @@ def mutants(p: Program, mutation: Mutation, count: int, seed: str) -> Iterator[P
     original = streams(p)
     places = [(g, k) for g, stream in enumerate(original) for k in range(len(stream))]
     rng.shuffle(places)
-    seen = {contents(Draft(p.header, original, p.costs))}
+    seen = {contents(Draft(p.header, original, p.costs))}  # of the program and its mutants so far
     for at in places:
         if len(seen) > count:
             return

@@ -63,11 +63,11 @@ def random_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
     window = r.randint(0, 3)
     header = Header("drawn", {}, ranks, stages, total, tuple(pipes), window=window, kind=sizes.kind, tied=tied)
     tasks = [task for p, pipe in enumerate(pipes) for task in tasks_of(r, p, pipe, stages)]
-    order = random_order(r, [i for i in tasks if sizes.kind == "training" or isinstance(i, Fwd)], stages)
-    order = [(pipes[i.pipe].placement[i.stage], i) for i in order]  # type: ignore[misc]
+    ordered = random_order(r, [i for i in tasks if sizes.kind == "training" or isinstance(i, Fwd)], stages)
+    order = [(pipes[i.pipe].placement[i.stage], i) for i in ordered]
     if r.random() < 0.3:
-        pair_up(r, order, stages)  # type: ignore[arg-type]
-    return program_of(header, [[i for rank, i in order if rank == g] for g in range(ranks)], costs)  # type: ignore[misc]
+        pair_up(r, order, stages)
+    return program_of(header, [[i for rank, i in order if rank == g] for g in range(ranks)], costs)
 
 
 def tasks_of(r: random.Random, p: int, pipe: Pipe, stages: int) -> Iterator[Task]:
@@ -175,9 +175,11 @@ def with_frees(r: random.Random, program: Program) -> Streams:
         for i in [i for i in stream if isinstance(i, Recv)]:
             if r.random() < 0.5:
                 continue
+            # The kinds of tasks of which one reads the value last.
             readers = (Bwd, BwdWeight) if i.value == "act" else (Bwd, BwdInput)
             readers = readers if program.header.kind == "training" else (Fwd,)
             last = max(n for n, x in enumerate(stream) if isinstance(x, readers) and shares_micro_batch(x, i))
+            # Not between the tasks of an overlapped pair.
             places = [n + 1 for n in range(last, len(stream)) if not getattr(stream[n], "overlap", False)]
             stream.insert(r.choice(places), Free(i.value, i.pipe, i.stage, i.micro_batches))
     return changed

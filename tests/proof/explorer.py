@@ -30,13 +30,14 @@ from tests.proof.record import record, stamp, table
 
 PROGRAMS, SEED = 12_000, 1
 SIZES = Sizes(ranks=3, stages=4, pipes=2, micro_batches=2)
-MESSAGES = range(3, 13)  # SENDs of a program
+MESSAGES = range(3, 13)  # how many SENDs a program may have
 STATES = 500  # loopback explores the programs whose model has at most this number of states
 LARGE = 20_000  # programs whose model has more states are left out
 SMALL = STATES // 20  # a program whose model has at most this number of states is small
-THOROUGH = 10  # every 10th small program is explored without any reduction
-ORDER = {"E440", "E453"}  # the findings of which only the order of transfers or collectives can be the cause
+THOROUGH = 10  # loopback explores every 10th small program in full (`thorough` in scheduler.py)
+ORDER = {"E440", "E453"}  # codes of findings that only the order of transfers or collectives can cause
 
+# By kind of program: its row in docs/proof.md.
 KINDS = {
     "as lowered": "valid, as the compiler lowers them, some with FREE",
     "receives moved": "as in the first row, but with RECVs posted elsewhere",
@@ -45,6 +46,7 @@ KINDS = {
     "own orders": "every rank in its own random order",
 }
 
+# By kind of wait (compiler/verify/waits.py): its row in docs/proof.md.
 WAITS = {
     READ: "a task, for the value that it reads",
     POST: "a SEND, for an earlier RECV of its channel",
@@ -121,7 +123,7 @@ class Tally:
     large: int = LARGE
     kinds: Counter[str] = field(default_factory=Counter)  # programs of each kind
     small: int = 0  # small programs
-    thorough: int = 0  # programs explored without any reduction
+    thorough: int = 0  # programs that loopback explored in full
     model_only: int = 0  # programs that loopback did not explore
     accepted: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)

@@ -79,13 +79,14 @@ class Fuzzing:
             end = time.monotonic() + seconds + 10  # the worker should end by itself before this
             while worker.poll() is None:
                 start_time, _ = _running(folder)
+                # The worker should abort an input by itself after HANG_S.
                 if self.stop.wait(0.5) or time.monotonic() > end or time.time() - start_time > 2 * HANG_S:
                     worker.kill()
                     break
         worker.wait()
         _collect(result, folder)
         start_time, data = _running(folder)
-        # A worker that still runs at `end` is killed too. Its input is no failure: it may have run for a short time only.
+        # A worker that still runs at `end` is killed too. This is no failure: its input may have begun just before.
         if worker.returncode and not self.stop.is_set() and time.monotonic() < end:
             hangs = time.time() - start_time > 2 * HANG_S
             failure = "no answer" if hangs else f"the process exited with code {worker.returncode}"

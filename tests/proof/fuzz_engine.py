@@ -147,7 +147,10 @@ class Runner:
         signal.signal(signal.SIGALRM, _abort)
 
     def __call__(self, data: bytes) -> str:
-        """Run an input, and log it. Return the answer, the codes of the findings of a ChimeraError, or '' for another error."""
+        """Run an input, and log it. Return the target's answer.
+
+        For a ChimeraError the answer is the codes of its findings, for any other error ''.
+        """
         from chimerac.chimera_ir.diagnostics import ChimeraError
         from tests.proof.fuzz_targets import codes_of
 
@@ -180,7 +183,7 @@ class Runner:
 
 
 def run_builtin(runner: Runner, seed: int, seconds: float, executions: int = UNLIMITED) -> None:
-    """Fuzz without atheris, until the seconds are over or there were so many executions.
+    """Fuzz without atheris, until the seconds are over or `executions` inputs were run.
 
     Without a limit on executions, all seeds are run first.
     """
@@ -207,7 +210,7 @@ def known_words(runner: Runner) -> list[bytes]:
 
 
 def run_atheris(runner: Runner, seed: int, seconds: float) -> None:
-    """Fuzz with atheris for some seconds. It then ends the process."""
+    """Fuzz with atheris for some seconds. Then atheris ends the process."""
     import atheris
 
     known, rng, corpus = known_words(runner), random.Random(seed), runner.log.folder / "corpus"

@@ -76,6 +76,7 @@ def require(holds: bool, failure: str) -> None:
 
 def check_printable(shown: str) -> None:
     """Check that a text has no characters that a terminal would interpret."""
+    # Categories: control, format and surrogate characters, and separators of lines and paragraphs.
     bad = [c for c in shown if c not in "\n\t" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
     require(not bad, f"the output has the control character {bad[:1]!r}")
 
@@ -83,7 +84,7 @@ def check_printable(shown: str) -> None:
 def codes_of(error: ChimeraError) -> str:
     """Check that findings render as printable text of limited length; return their codes."""
     check_printable(render(error.diagnostics))
-    render(error.diagnostics, colour=True).encode()
+    render(error.diagnostics, colour=True).encode()  # raises if the text has lone surrogates
     require(len(render(error.diagnostics)) < 200_000, "the findings have 200,000 characters or more")
     return " ".join(sorted({d.code for d in error.diagnostics}))
 
@@ -102,6 +103,7 @@ def schedule_text(data: bytes) -> str:
 
 def schedule(data: bytes) -> str:
     """Compile a schedule twice under low limits. The first byte selects machine, width and `arrange`."""
+    # 20 choices: 5 machines, 2 widths, with and without `arrange`.
     options, text = (data[0] if data else 0), text_of(data[1:])
     machine: Machine = get_args(Machine)[options % 5]
     width, arrange = 1 + options // 5 % 2, options // 10 % 2 == 1
@@ -177,7 +179,8 @@ def torch_csv(data: bytes) -> str:
         check_forms_and_drawings(program)
         has_messages = b"SEND" in data or b"RECV" in data
         again = program_from_csv(Source("a.csv", program_to_csv(program, with_communication=False)))
-        # For `again` the reader plans all messages. Those of a file stay where they are, which may be elsewhere.
+        # The reader plans the messages of `again`, whose CSV has none. It leaves those of a file where they are, which
+        # may be elsewhere.
         if not has_messages:
             require(again == program, "the CSV reads as another program")
     return f"program {len(program.header.pipes[0].placement)} {has_messages}"

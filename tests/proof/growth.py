@@ -160,7 +160,8 @@ class Measurement:
     def is_steep(self, spent: list[int], texts: list[str], least: int) -> bool:
         """Return whether the second increase costs more than STEEP / 2 times as much per added character as the first.
 
-        spent: the costs of the first three texts; least: a second increase of at most this is not steep.
+        spent: the costs of the first three texts; least: a second increase of at most this is not steep. A first
+        increase below least / 4 counts as least / 4.
         """
         (a, b, c), (x, y, z) = spent, map(len, texts[:3])
         return c - b > least and (c - b) / (z - y) > STEEP / 2 * max(b - a, least / 4) / (y - x)
@@ -197,7 +198,7 @@ class Measurement:
 
 
 def measure(name: str, seconds: float, seed: int, inputs: int = UNLIMITED) -> Result:
-    """Measure a reader, until the seconds are over or there were so many inputs.
+    """Measure a reader, until the seconds are over or `inputs` inputs were measured.
 
     Inputs of kinds that were once too slow come first, at large lengths.
     """

@@ -105,21 +105,21 @@ def _part(place: int, text: str, known: Sequence[str], rng: random.Random) -> Pa
 _REPEATABLE = [
     re.compile(pattern)
     for pattern in (
-        r"[^\n]*\n",
-        r"\{[^{}]*\}(?:,\s*)?",
-        r"[^\n;]+;",
-        r"\d+,? ?",
-        r"\b[a-z]\w+ [^\n]*?(?= [a-z]\w+ |\n)",
-        r"[FBIWR]\b[^\n]*?at[^\n]*",
+        r"[^\n]*\n",  # a line
+        r"\{[^{}]*\}(?:,\s*)?",  # an object of JSON without others in it, or a block
+        r"[^\n;]+;",  # an instruction of the compact text form, or a task of torch's CSV
+        r"\d+,? ?",  # a number
+        r"\b[a-z]\w+ [^\n]*?(?= [a-z]\w+ |\n)",  # a keyword and what follows, up to the next word or line
+        r"[FBIWR]\b[^\n]*?at[^\n]*",  # a rule for ticks
     )
 ]
 JOINS = ["", "", " ", ", ", ",\n", "\n", "; "]  # what follows each copy
 
 
 def _numbered(piece: str, rng: random.Random, joins: Sequence[str]) -> tuple[Callable[[int, int], str], str, str]:
-    """Return copy, closing and description of a `Part`. Its copies are equal, or one or all words of each get a number.
+    """Return copy, closing and description of a `Part`. The copies are equal, or one or all words of each get a number.
 
-    A number in the piece is replaced by the number of the copy. From copy to copy these rise, fall, or have no order.
+    A number in the piece is replaced by the new one. From copy to copy the new numbers rise, fall, or have no order.
     """
     join = rng.choice(joins)
     spans = [m.span() for m in WORD_OR_NUMBER.finditer(piece)]
@@ -133,6 +133,7 @@ def _numbered(piece: str, rng: random.Random, joins: Sequence[str]) -> tuple[Cal
         result, at = [], 0
         for start, end in chosen:
             word = piece[start:end]
+            # 2654435761 is a large odd factor, so the numbers of the copies are different, without order.
             number = {1: k, 2: k, 3: n - k, 4: (seed + k * 2654435761) % 2**31}[numbering]
             result += [piece[at:start], str(number) if word.isdigit() else f"{word}{number}"]
             at = end
@@ -208,7 +209,7 @@ _P1, _P2, _P5 = (np.uint64(p) for p in (11400714785074694791, 140294673668970197
 
 
 def colliding(count: int) -> Iterator[tuple[int, ...]]:
-    """Yield `count` tuples of numbers below 2^31 that have the same length and the same hash in Python.
+    """Yield `count` different tuples of numbers below 2^31. All have the same length and the same hash in Python.
 
     A tuple is a sequence of triples. For each triple there are two choices that lead the hash to the same state.
     """
@@ -219,6 +220,7 @@ def colliding(count: int) -> Iterator[tuple[int, ...]]:
             a, b, state = _block(state)
             blocks.append((a, b))
     for k in range(count):
+        # Bit j of k chooses triple j.
         yield tuple(x for j, choices in enumerate(blocks) for x in choices[k >> j & 1])
 
 

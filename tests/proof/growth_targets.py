@@ -86,6 +86,7 @@ def _recipe(text: str, mark: str, *pieces: str, description: str = "") -> Recipe
 
 
 def _copies(piece: str) -> Callable[[int, int], str]:
+    """Return the function `copy` of a `Part`: the piece, with the number of the copy in place of {k}."""
     before, _, after = piece.partition("{k}")
     return (lambda k, n: f"{before}{k}{after}") if "{k}" in piece else (lambda k, n: piece)
 
@@ -133,7 +134,7 @@ JSON_ALLREDUCE = ',\n  {"op": "ALLREDUCE", "group": "stage 0", "stage": 0, "rank
 
 def _json_programs() -> Iterator[Recipe]:
     text = _texts("program json")()[0]
-    end, header_field, instruction = text.rstrip()[-4:], '"schedule"', '"op"'
+    end, header_field, instruction = "]\n]}", '"schedule"', '"op"'
     for piece in (
         '"',
         '\\"',
@@ -164,7 +165,7 @@ def _json_programs() -> Iterator[Recipe]:
         ', {"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [{k}]}',
         ', {"op": "FWD", "pipe": 7, "stage": {k}}',
     ):
-        yield _recipe(text, "]\n]}", piece)
+        yield _recipe(text, end, piece)
     tied, pipe = '{"name": "t{k}", "stages": [0, 1]}, ', '{"name": "q{k}", "placement": [0, 1], "micro_batches": []}, '
     with_tied = text.replace('"tied": []', '"tied": [{"name": "t", "stages": [0, 1]}]')
     yield _recipe(with_tied, '{"name": "t"', tied)
@@ -175,7 +176,7 @@ def _json_programs() -> Iterator[Recipe]:
         text,
         (
             Part(
-                text.index("]\n]}"),
+                text.index(end),
                 _colliding(', {"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [%s]}'),
                 description="lists of micro-batches with equal hashes",
             ),
@@ -185,7 +186,7 @@ def _json_programs() -> Iterator[Recipe]:
         text,
         (
             Part(
-                text.index("]\n]}"),
+                text.index(end),
                 _colliding(JSON_ALLREDUCE.replace("[0]", "[%s]")),
                 description="lists of ranks with equal hashes",
             ),
@@ -194,7 +195,7 @@ def _json_programs() -> Iterator[Recipe]:
 
 
 def _colliding(template: str) -> Callable[[int, int], str]:
-    """Return copies for a `Part`: %s in the template becomes a list of numbers, and all lists have equal hashes."""
+    """Return the function `copy` of a `Part`: %s becomes a list of numbers, and all lists have equal hashes."""
 
     def piece(k: int, n: int) -> str:
         return template % ", ".join(map(str, _tuples()[k % len(_tuples())]))
@@ -204,6 +205,7 @@ def _colliding(template: str) -> Callable[[int, int], str]:
 
 @cache
 def _tuples() -> list[tuple[int, ...]]:
+    """Return tuples with equal hashes."""
     return list(colliding(2**14))
 
 

@@ -96,7 +96,12 @@ class Results:
         found, reason = codes(mutant), reason_of(mutant)
         if run and not found and not reason:
             reason = self.explore_and_run(mutant, seed)
-        outcome = ("rejected" if reason else "wrongly rejected") if found else "wrongly accepted" if reason else "equivalent"
+        outcome = {  # by whether the verifier rejects the mutant, and whether it is wrong
+            (True, True): "rejected",
+            (True, False): "wrongly rejected",
+            (False, True): "wrongly accepted",
+            (False, False): "equivalent",
+        }[bool(found), bool(reason)]
         self.outcomes[outcome] += 1
         self.codes.update(found)
         if outcome in ("wrongly rejected", "wrongly accepted"):
@@ -119,6 +124,7 @@ class Results:
 def difference(p: Program, seed: int) -> str:
     """Return how the results of a program differ from one process, or why it fails; an empty string if they are equal."""
     try:
+        # `deep_model(k)` has k + 2 layers: at least one for each stage.
         run_and_compare(p, deep_model(max(4, p.header.stages - 2)), seed, every_post=True)
     except Exception as error:
         return f"in loopback: {error}"

@@ -1,9 +1,9 @@
 """A model checker for programs, written from docs/semantics.md alone. It shares no code with the verifier or loopback.
 
 A state consists of the position of every rank and of the set of complete operations. Operations are collectives and, on
-machines with queues for them, transfers. An action is an instruction of a rank, or a part of one. A transition executes one
-action or completes one operation; an operation need not complete as soon as it can. `explore` visits all reachable states, up
-to a limit, and `ends_on` follows one run.
+the machines with queues (`paired`, `serial`), transfers. An action is an instruction of a rank, or a part of one. A
+transition executes one action or completes one operation; an operation need not complete as soon as it can. `explore`
+visits all reachable states, up to a limit, and `ends_on` follows one run.
 """
 
 from __future__ import annotations
@@ -99,14 +99,15 @@ def transitions_of(program: Program, machine: str) -> tuple[list[list[Transition
     FREEs, and tasks that wait for no value, are left out, because no other transition depends on them.
     """
     h = program.header
-    window = {"posted": None, "rendezvous": 0}.get(machine, h.window)
+    window = {"posted": None, "rendezvous": 0}.get(machine, h.window)  # None: a SEND never waits
     queued = machine in ("paired", "serial")
     streams = [program.stream(g) for g in range(program.world)]
     actions: list[list[Transition]] = [[] for _ in streams]
     # By channel, for each message: (rank, how many actions the rank has executed when its SEND or RECV is posted).
     sends: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     receives: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    waits: list[tuple[Transition, str, tuple[int, int], int]] = []  # (action, kind of wait, channel, number of the message)
+    # (action, what of the message it waits for: "send", "receive" or "transfer", channel, number of the message)
+    waits: list[tuple[Transition, str, tuple[int, int], int]] = []
     # By queue, in order: (channel, number of the transfer) or (collective, 0).
     queues: dict[tuple[object, ...], list[tuple[object, ...]]] = defaultdict(list)
     # By collective, for each member: (rank, how many actions the rank has executed when it has launched the collective).
@@ -138,8 +139,8 @@ def transitions_of(program: Program, machine: str) -> tuple[list[list[Transition
                 own.append(action)
                 waits += [(action, "transfer" if queued else "send", channel, number) for channel, number in readers[n]]
 
-    # By the entries of the queues. On a machine without queues for transfers, instructions wait only for ends of transfers, so
-    # the completion of a transfer is no transition.
+    # The operations, by their entries in the queues. On a machine without queues for transfers, instructions wait only
+    # for ends of transfers, so the completion of a transfer is no transition.
     operations: dict[tuple[object, ...], Transition] = {}
     if queued:
         operations = {(c, n): Transition([sends[c][n], receives[c][n]]) for c in sends for n in range(len(sends[c]))}
@@ -149,8 +150,8 @@ def transitions_of(program: Program, machine: str) -> tuple[list[list[Transition
         for before, after in pairwise(queue):
             if before in operations and after in operations:
                 operations[after].operations |= bit[before]
-    for action, kind, channel, number in waits:
-        match kind:
+    for action, awaited, channel, number in waits:
+        match awaited:
             case "send":
                 action.positions.append(sends[channel][number])
             case "receive":
@@ -161,7 +162,7 @@ def transitions_of(program: Program, machine: str) -> tuple[list[list[Transition
 
 
 def queue_of(machine: str, g: int, i: Send | Recv | AllReduce) -> tuple[object, ...]:
-    """Return the queue of a transfer or a collective on this rank."""
+    """Return the queue of a transfer or a collective on rank g."""
     if machine == "serial":
         return (g,)
     return (g, "collectives") if isinstance(i, AllReduce) else (g, i.peer)

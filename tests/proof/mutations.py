@@ -49,6 +49,7 @@ def redirect_peer(d: Draft, at: Place, rng: random.Random) -> bool:
 
 def change_stage(d: Draft, at: Place, rng: random.Random) -> bool:
     i = d.at(at)
+    # Of instructions of the same kind; for a FREE, of RECVs.
     likely = [x.stage for x in d.streams[at[0]] if isinstance(x, Recv if isinstance(i, Free) else type(i))]
     stage = different_number(rng, d.header.stages + 1, i.stage, likely)
     return d.put(at, replace(i, stage=stage, **({"group": stage_group(stage)} if isinstance(i, AllReduce) else {})))

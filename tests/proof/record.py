@@ -4,9 +4,9 @@
     ...
     <!-- end -->
 
-Each part of `make proof` is a script, `python -m tests.proof.NAME`. It writes its block of docs/proof.md with
-`record(NAME, text)`, where the text begins with `stamp(...)` and has one or more of `table(...)`. Commands of tools/ write the
-blocks of other pages.
+Each part of `make proof` that is recorded is a script, `python -m tests.proof.NAME`. It writes its block of
+docs/proof.md with `record(NAME, text)`, where the text begins with `stamp(...)` and has one or more of `table(...)`.
+Commands of tools/ write the blocks of other pages.
 """
 
 from __future__ import annotations

@@ -7,24 +7,22 @@ This file shares no code with the verifier.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
-from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recompute, Recv, Send
+from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send
 from chimerac.chimera_ir.program import Header, Program
 
-LIMITS = ("activations", "receive_buffers", "weight_copies")  # the names of limits
+LIMITS = ("activations", "receive_buffers", "weight_copies")  # the names that the limits of a header may have
 
 
 def first_error(program: Program) -> str:
     """Return which of these rules a program breaks first; an empty string if it breaks none."""
-    streams = [program.stream(g) for g in range(program.world)]
-    for rules in (
-        header_errors(program.header, len(streams)),
-        cost_errors(program),
-        instruction_errors(program.header, streams),
-    ):
-        for broken in rules:
-            return broken
-    return next(limit_errors(program.header, streams), "")
+    h, streams = program.header, [program.stream(g) for g in range(program.world)]
+    # A generator runs only if those before it yield nothing. So the later rules can rely on the earlier ones.
+    errors = chain(
+        header_errors(h, len(streams)), cost_errors(program), instruction_errors(h, streams), limit_errors(h, streams)
+    )
+    return next(errors, "")
 
 
 def header_errors(h: Header, world: int) -> Iterator[str]:
@@ -37,9 +35,9 @@ def header_errors(h: Header, world: int) -> Iterator[str]:
         yield "a placement is not of S local ranks"
     for names in ([p.name for p in h.pipes], [t.name for t in h.tied]):
         if len({*names}) < len(names):
-            yield "two pipes or tied parameters have the same name"
+            yield "two pipes or two tied sets have the same name"
     if not {s for t in h.tied for s in t.stages} <= {*range(h.stages)}:
-        yield "tied parameters of a stage that does not exist"
+        yield "a tied set of a stage that does not exist"
     if not {*h.limits} <= {*LIMITS}:
         yield "an unknown limit"
 
@@ -55,6 +53,7 @@ def cost_errors(program: Program) -> Iterator[str]:
 
 def instruction_errors(h: Header, streams: list[tuple[Instruction, ...]]) -> Iterator[str]:
     """Yield the rules that single instructions break. The header must be consistent."""
+    # By name of a group: the stage that an ALLREDUCE of the group must name.
     groups = {f"stage {s}": s for s in range(h.stages)} | {t.name: min(t.stages) for t in h.tied}
     for g, stream in enumerate(streams):
         first = g // h.ranks * h.ranks  # the first rank of this replica
@@ -98,13 +97,13 @@ def limit_errors(h: Header, streams: list[tuple[Instruction, ...]]) -> Iterator[
 
 
 def peaks(h: Header, stream: tuple[Instruction, ...]) -> tuple[int, int]:
-    """Return the peak number of activations, and of values in the receive buffers that are held, of a stream."""
+    """Return two peaks of a stream: the number of activations, and the number of values in the held receive buffers."""
     alive: set[object] = set()
     held: list[tuple[int, set[object]]] = []  # for each message whose buffer is held: its number of values, those not yet freed
-    freed = {key for i in stream if isinstance(i, Free) for key in keys(i.value, i)}
+    freed = {key for i in stream if isinstance(i, Free) for key in keys(i.value, i)}  # values for which there is a FREE
     activations = buffers = 0
     for i in stream:
-        ended: set[object] = set()
+        ended: set[object] = set()  # activations that end here, and received values whose last reader this is
         match i:
             case Recv():
                 received = keys(i.value, i)
@@ -127,6 +126,6 @@ def peaks(h: Header, stream: tuple[Instruction, ...]) -> tuple[int, int]:
     return activations, buffers
 
 
-def keys(value: str, i: Fwd | Bwd | BwdInput | BwdWeight | Recompute | Recv | Free) -> set[object]:
+def keys(value: str, i: Fwd | Bwd | BwdInput | BwdWeight | Recv | Free) -> set[object]:
     """Return a key for each micro-batch of an instruction. value: 'act' or 'grad'."""
     return {(value, i.pipe, i.stage, m) for m in i.micro_batches}

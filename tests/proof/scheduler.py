@@ -78,7 +78,7 @@ class GreenletScheduler(Scheduler):
 class CountingNetwork(Network):
     """A network that counts the sends, receives and collectives that are posted on it."""
 
-    launched = 0
+    launched = 0  # collectives that are posted
 
     def collective_queue(self, rank: int) -> Queue:
         self.launched += 1
@@ -90,7 +90,10 @@ class CountingNetwork(Network):
 
 @dataclass
 class Exploration:
-    """The exploration of one program on one machine. seen: the contents of the transport by state, if `thorough`."""
+    """The exploration of one program on one machine.
+
+    seen: by visited state, the contents of the transport if `thorough`, else None.
+    """
 
     program: Program
     machine: Machine
@@ -178,6 +181,7 @@ def contents(network: Network, buffers: list[list[Tensor]]) -> object:
     )
     queues = sorted((str(k), tuple((x.missing, x.complete) for x in queue)) for k, queue in network.queues.items() if queue)
     collectives = sorted((k, operation.missing, sorted(posted)) for k, (operation, posted) in network.collectives.items())
+    # A buffer is NaN while nothing is received. NaN is not equal to itself, so -1 takes its place.
     return channels, queues, collectives, [torch.cat(b).nan_to_num(-1).tolist() if b else [] for b in buffers]
 
 
@@ -206,9 +210,9 @@ def calls_of(program: Program) -> list[Calls]:
                     own.append(("all-reduce", i.ranks, number_of.setdefault((i.group,), len(number_of))))
                 case Fwd() | Bwd() | BwdInput():
                     value = "act" if isinstance(i, Fwd) else "grad"
-                    first = {awaited.get((value, i.pipe, i.stage, m)) for m in i.micro_batches} - {None}
-                    own += [("read", *message) for message in sorted(first)]  # type: ignore[type-var]
-                    awaited = {key: message for key, message in awaited.items() if message not in first}
+                    read = {awaited.get((value, i.pipe, i.stage, m)) for m in i.micro_batches} - {None}
+                    own += [("read", *entry) for entry in sorted(read)]  # type: ignore[type-var]
+                    awaited = {key: entry for key, entry in awaited.items() if entry not in read}
         calls.append(own)
     return calls
 
@@ -236,5 +240,6 @@ def execute(transport: Loopback, own: Calls, buffers: list[Tensor]) -> bool:
     transport.flush()
     for pending, total, expected in all_reduces:
         pending.wait()
-        correct &= total.item() == expected  # it differs if the ranks launched all-reduces over the same ranks in other orders
+        # The sum is wrong if the ranks launched two all-reduces over the same ranks in different orders.
+        correct &= total.item() == expected
     return correct

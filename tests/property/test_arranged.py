@@ -1,4 +1,7 @@
-"""Every order that runs can be arranged for every machine, even with costs of 0: from its text, and from a program file."""
+"""For every order that runs, transfers and collectives can be arranged for every machine, even with costs of 0.
+
+Programs are compiled from texts of schedules, or read from files.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Closed forms of schedules with split backwards, groups, recomputation or several stages per rank, and of GEMS.
 
 Letters: D ranks, N micro-batches, f pairs of pipes, v stages per rank, w waves; F, I, W the costs of the tasks of a stage.
-B = I + W unless said. Most times are compared with those of an independent simulator (`measure`). The hop is 0 unless given.
+B = I + W and the hop is 0 unless a test says otherwise. Most times are compared with those of an independent simulator
+(`measure`).
 """
 
 # ruff: noqa: N803, N806, E741 (letters as in the papers)
@@ -22,13 +23,13 @@ from tests.helpers_events import makespan
 SIZES = [(D, k * D) for D in (4, 8, 16) for k in (1, 2, 4)]
 LONG = [(D, N) for D, N in SIZES if N >= 2 * D]
 UNIT = (1, 1, 1)  # F, I, W
-HALF = Fraction(1, 2)
+HALF, TENTH = Fraction(1, 2), Fraction(1, 10)
 
 
 def measure(p: Program, costs: tuple[int, int, int] = UNIT, B: int | None = None, hop: Fraction | int = 0) -> Simulation:
     """Return the simulation, after comparing its makespan with that of an independent simulator.
 
-    costs: F, I, W; B: of a full backward, None for I + W.
+    costs: F, I, W. B: the cost of a full backward; None: I + W.
     """
     F, I, W = costs
     B = I + W if B is None else B
@@ -108,7 +109,7 @@ def test_dualpipe_and_dualpipev_have_the_same_bubble(D: int, N: int) -> None:
         B = I + W
         bubble = (D // 2 - 1) * ((F + B) + B - 3 * W)
         assert wall_bubble(measure(p, (F, I, W))) == wall_bubble(measure(v, (F, I, W))) == bubble
-    assert wall_bubble(measure(p)) == {4: 2, 8: 6, 16: 14}[D]
+    assert wall_bubble(measure(p)) == {4: 2, 8: 6, 16: 14}[D]  # the formula at F = I = W = 1, in numbers
     assert set(peaks(p).activations) == {D + 1}
     assert set(peaks(v).activations) == {D + 1}  # of stages that are half of a rank's share
     assert peaks(p).weight_copies == (2,) * D
@@ -166,7 +167,7 @@ def test_backward_halving_has_its_bubble_and_activations(D: int, k: int) -> None
 
 @pytest.mark.parametrize(("D", "N"), SIZES)
 def test_the_bubble_ratio_of_gems_approaches_its_limit(D: int, N: int) -> None:
-    """The bubble ratio decreases to (D - 1)/(D + 1/2) at B = 2F as N grows. The difference is less than 1/(2N)."""
+    """At B = 2F the bubble ratio approaches (D - 1)/(D + 1/2) as N grows. It exceeds this limit by less than 1/(2N)."""
     p = program("gems", D=D, N=N)
     s = measure(p)
     limit = Fraction(D - 1) / (D + HALF)
@@ -201,7 +202,7 @@ HANAYO = {
 
 @pytest.mark.parametrize(("D", "w"), HANAYO)
 def test_hanayo_has_its_bubble_and_activations(D: int, w: int) -> None:
-    """At N = D and B = 2F the bubble is 2(D - 1)F/w for the F of a rank's share, for w = 2 up to 10 % more."""
+    """At N = D and B = 2F the bubble is 2(D - 1)F/w for the F of a rank's share. For w = 2 it is up to 10 % more."""
     p = program("hanayo", D=D, w=w)
     bubble = wall_bubble(measure(p))
     assert bubble == HANAYO[D, w]
@@ -216,16 +217,20 @@ def test_hanayo_has_its_bubble_and_activations(D: int, w: int) -> None:
 
 
 def lower_bound(p: Program, costs: tuple[int, int, int] = UNIT) -> int:
-    """Return a lower bound of the makespan of any order at hop 0: the maximum over ranks of earliest start + all costs.
+    """Return a lower bound on the makespan of any order at hop 0.
 
-    A rank can start when a micro-batch has passed the stages before the rank's first stage of its pipe. No wait for other ranks
-    is added after the last task, because that task can be a weight gradient.
+    It is the maximum over ranks of the earliest start plus the costs of all tasks. A rank can start when the first
+    micro-batch of a pipe has passed the stages before the rank's first stage in this pipe. No wait for other ranks is
+    added after the last task, because that task can be a weight gradient.
+
+    costs: F, I, W.
     """
     bounds = []
     for rank in range(p.header.ranks):
+        # (stage, number of micro-batches)
         stages = [(s, len(pipe.micro_batches)) for pipe in p.header.pipes for s, r in enumerate(pipe.placement) if r == rank]
-        first = min(s for s, count in stages if count) * costs[0]
-        bounds.append(first + sum(count for _, count in stages) * sum(costs))
+        earliest_start = min(s for s, count in stages if count) * costs[0]
+        bounds.append(earliest_start + sum(count for _, count in stages) * sum(costs))
     return max(bounds)
 
 
@@ -261,9 +266,6 @@ def test_chimera_zb_has_half_of_the_bubble_of_dualpipe(D: int) -> None:
     chimera_zb, dualpipe = (program(name, D=D, N=2 * D) for name in ("chimera_zb", "dualpipe"))
     assert 2 * wall_bubble(measure(chimera_zb)) == wall_bubble(measure(dualpipe))
     assert max(peaks(chimera_zb).activations) == max(peaks(dualpipe).activations) - 1
-
-
-TENTH = Fraction(1, 10)
 
 
 def fill_bound(D: int, hop: Fraction | int) -> Fraction:

@@ -51,6 +51,7 @@ def test_no_cycle_of_waits_is_shorter_than_the_one_that_is_found() -> None:
         if not len(target):  # no deadlock
             continue
         cycle = shortest_cycle(target, source, lane)
+        # The source of a wait is in the lane of the next wait's target, and not before this target.
         for wait, next_wait in consecutive_pairs(cycle):
             assert lane[source[wait]] == lane[target[next_wait]] and target[next_wait] <= source[wait]
         assert len(cycle) == fewest_waits(target, source, lane)

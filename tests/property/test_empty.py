@@ -86,7 +86,7 @@ def formulas(names: str) -> st.SearchStrategy[str]:
     )
 
 
-# Numbers of micro-batches of a pipe p[i].
+# Numbers of micro-batches. i is the index of the pipe in its family.
 counts = st.sampled_from(["0", "0", "Z", "1", "2", "N", "if i == 0 then 0 else 2", "N // 2 - 1", "i"])
 
 

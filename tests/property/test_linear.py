@@ -87,11 +87,14 @@ def test_readers_are_linear_in_their_input(name: str) -> None:
     for recipe in measurement.reader.regressions():
         # Most descriptions are the repr of a piece, and begin with a quote.
         if name != "schedule" or recipe.description.removeprefix("'").startswith(schedules):
-            assert not measurement.count_lines(recipe, 0), recipe.description
+            assert not measurement.count_lines(recipe, 0), recipe.description  # the second argument is not used
 
 
 def test_memory_of_a_reader_is_linear_in_its_input() -> None:
-    """The bytes are counted for the last twelve regressions. They repeat instructions, empty values, tied sets or pipes."""
+    """The bytes are counted for the last twelve regressions.
+
+    They repeat instructions, empty lists or objects, tied sets or pipes.
+    """
     measurement = Measurement("program json", READERS["program json"])
     for recipe in [*measurement.reader.regressions()][-12:]:
         assert not measurement.count_bytes(recipe, 0), recipe.description
@@ -131,7 +134,7 @@ def test_regressions_are_measured_at_large_lengths_and_an_input_that_fails_is_sa
     signal.signal(signal.SIGPROF, handler)
     assert [len(result.failures) for result in results] == [1, 1]
     (saved,) = tmp_path.iterdir()
-    assert saved.read_text() == WORDS.of_length(50_000)
+    assert saved.read_text() == WORDS.of_length(50_000)  # the length at which `Measurement.fail` saves an input
 
 
 def test_summing_stages_takes_few_lines_for_each_tied_layer() -> None:

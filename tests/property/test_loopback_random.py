@@ -37,7 +37,7 @@ def test_drawn_programs_are_of_many_shapes() -> None:
 
 
 def maybe_deadlocking(r: random.Random) -> Program | None:
-    """Return a random program with its RECVs moved; None if the verifier finds anything else than a deadlock, E440."""
+    """Return a random program with its RECVs moved; None if the verifier finds anything but a deadlock, E440."""
     p = with_moved_receives(r, lower_tasks(random_tasks(r, SIZES), r))
     return p if codes(p) <= {"E440"} else None
 

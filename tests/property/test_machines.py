@@ -33,7 +33,7 @@ SIZES = Sizes(ranks=4, stages=4, pipes=2, micro_batches=3)
 
 
 def random_programs(r: random.Random) -> Iterator[Program]:
-    """Yield one random program for each machine on which it terminates, and some versions of it arranged for a machine.
+    """Yield a random program for each machine on which it terminates, and for some machines a version arranged for it.
 
     Yield nothing if the program is wrong or terminates on no machine.
     """
@@ -51,10 +51,10 @@ def random_programs(r: random.Random) -> Iterator[Program]:
     if codes(p.with_header(machine="posted")):  # every other machine has more waits, and cannot run it either
         return
     for machine, terminates in machines(ProgramIndex(p)).items():
-        named = p.with_header(machine=machine)
-        version = arranged(named, machine)  # type: ignore[arg-type]
+        on_machine = p.with_header(machine=machine)
+        version = arranged(on_machine, machine)  # type: ignore[arg-type]
         if terminates:
-            yield named
+            yield on_machine
         if version is not None:
             verified = verify(version)
             if r.random() < 0.5:

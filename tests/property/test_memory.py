@@ -84,7 +84,8 @@ def test_a_rank_holds_the_predicted_bytes_under_autocast() -> None:
         assert not wrong_predictions(p, replace(model, autocast=torch.bfloat16), seed), f"seed {seed}"
 
 
-def test_the_statistics_of_a_norm_are_float32_if_its_input_is_bfloat16() -> None:
+def test_a_rank_holds_the_predicted_bytes_of_a_norm_under_autocast() -> None:
+    """The statistics of the norm are float32, although its input is bfloat16."""
     model = model_of_layers("norm", [First, EndsInLinear, partial(NormAndDropout, 7), Last])
     assert not wrong_predictions(program("1f1b", D=4, N=4), replace(model, autocast=torch.bfloat16), seed=0)
 

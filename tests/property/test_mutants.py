@@ -35,7 +35,7 @@ PER_CLASS = 2  # mutants of one class and program
 
 
 def programs_of(schedule: str) -> Iterator[tuple[str, Program]]:
-    """Return the shipped programs of one schedule, with their names, such as 'chimera' and 'chimera, width 2'."""
+    """Yield the shipped programs of one schedule, with their names, such as 'chimera' and 'chimera, width 2'."""
     return ((name, p) for name, p in shipped_programs() if name.split(",")[0] == schedule)
 
 
@@ -44,10 +44,10 @@ def check(classes: dict[Mutation, Results]) -> None:
 
     Also check that each class has only one outcome, if MUTATIONS has a reason for that.
     """
-    for mutation, found in classes.items():
+    for mutation, results in classes.items():
         class_name, why_one_outcome = MUTATIONS[mutation]
-        assert not found.outcomes["wrongly accepted"] and not found.outcomes["wrongly rejected"], class_name
-        assert not why_one_outcome or not (found.outcomes["equivalent"] and found.outcomes["rejected"]), (
+        assert not results.outcomes["wrongly accepted"] and not results.outcomes["wrongly rejected"], class_name
+        assert not why_one_outcome or not (results.outcomes["equivalent"] and results.outcomes["rejected"]), (
             f"{class_name}: two outcomes, although {why_one_outcome}"
         )
 
@@ -88,5 +88,5 @@ def test_the_reference_rejects_most_mutants_of_four_classes(schedule: str) -> No
     """In these classes nearly every mutant is wrong. The reference alone must reject nine in ten, in one interleaving."""
     p = program(schedule, width=2, **SMALL[schedule][0])
     for mutation in (drop, redirect_peer, change_stage, change_micro_batch):
-        found = [bool(find_error(mutant, seeds=range(1))) for mutant in mutants(p, mutation, count=14, seed=schedule)]
-        assert sum(found) >= 0.9 * len(found), mutation.__name__
+        rejected = [bool(find_error(mutant, seeds=range(1))) for mutant in mutants(p, mutation, count=14, seed=schedule)]
+        assert sum(rejected) >= 0.9 * len(rejected), mutation.__name__

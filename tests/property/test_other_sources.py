@@ -36,7 +36,7 @@ def task_orders(p: Program) -> list[list[tuple[object, ...]]]:
 
 
 def listing_of(ranks: Sequence[Sequence[Line]], stages: int, micro_batches: int) -> str:
-    """Return a listing of every task of every rank, with the stages placed in a V."""
+    """Return the text of a schedule that lists every task of every rank, with the stages placed in a V."""
     D = len(ranks)
     lines = [f"schedule listed  ranks {D}  stages {stages}"]
     lines.append(f"pipe main {{ stage s on rank if s < {D} then s else {2 * D - 1} - s   micro_batches {micro_batches} }}")

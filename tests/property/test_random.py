@@ -94,7 +94,7 @@ def test_two_simulators_agree(text: str, F: int, B: int, hop: int) -> None:  # n
 
 @st.composite
 def library(draw: st.DrawFn) -> Program:
-    """Return a program of a schedule of the library at a random size."""
+    """Draw a schedule of the library, its parameters and a width; return the program."""
     name = draw(st.sampled_from(sorted(SMALL)))
     width = draw(st.sampled_from([1, 1, 2, 3]))
     if name.startswith("chimera"):
@@ -110,7 +110,7 @@ def library(draw: st.DrawFn) -> Program:
         return program(name, width, D=D, N=N, **extra)
     D, N = draw(st.integers(1, 7)), draw(st.integers(1, 12))  # noqa: N806
     if name in ("bitpipe", "dualpipe", "gems"):  # two directions with the same number of micro-batches
-        D, N = D + 1 if name == "gems" else D + D % 2, 2 * N  # noqa: N806
+        D, N = (D + 1 if name == "gems" else D + D % 2), 2 * N  # noqa: N806
     if name in ("dualpipe", "dualpipev", "zb_h2", "zb_v"):  # they require about 2D micro-batches or more
         N += 2 * D  # noqa: N806
     # By schedule: its third parameter, and the largest value of it that is drawn.

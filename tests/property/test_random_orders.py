@@ -124,6 +124,7 @@ def loops(draw: st.DrawFn) -> tuple[str, str]:
         listed["F(0"] += 1
     for s in (0, 1):  # the remaining tasks, so that many of the listings are complete
         listed[f"I({s}"] += (missing := max(count - listed[f"B({s}"] - listed[f"I({s}"], 0))
+        # A loop repeats nothing if its number of repetitions is negative.
         blocks += [(count - listed[f"F({s}"], [f"F({s})"]), (missing, [f"I({s})"])]
     blocks.append((listed["I(0"] + listed["I(1"] - listed["W(0"] - listed["W(1"] - listed["W"], ["W"]))
     return looped_and_unrolled(count, named, blocks)

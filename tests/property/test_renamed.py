@@ -43,11 +43,11 @@ def renamed(source: Source) -> str:
     statements = tuple(next(reordered) if isinstance(s, n.PipeDecl) else s for s in tree.statements)
     text = print_schedule(replace(tree, statements=statements))
     reserved = RESERVED | set(GREEDY_NAMES) if is_greedy(tree) else RESERVED
-    return re.sub(r"[A-Za-z_]\w*", lambda word: new_name(word[0], reserved), text)
+    return re.sub(r"[A-Za-z_]\w*", lambda match: new_name(match[0], reserved), text)
 
 
 def by_name(p: Program, rename: bool) -> list[list[tuple[object, ...]]]:
-    """Return the streams, in which instructions have the names of their pipes, and numbers of micro-batches within their pipe.
+    """Return the streams. Each instruction has the name of its pipe, and its micro-batches are numbered within the pipe.
 
     rename: give the pipes the names that they have in the renamed text.
     """
@@ -56,7 +56,7 @@ def by_name(p: Program, rename: bool) -> list[list[tuple[object, ...]]]:
         if isinstance(i, AllReduce):
             return (i,)
         pipe = p.header.pipes[i.pipe]
-        name = re.sub(r"^\w+", lambda word: new_name(word[0]), pipe.name) if rename else pipe.name
+        name = re.sub(r"^\w+", lambda match: new_name(match[0]), pipe.name) if rename else pipe.name
         ids = tuple(pipe.micro_batches.index(m) for m in i.micro_batches)
         return (replace(i, pipe=0, micro_batches=(0,)), name, ids)
 
@@ -79,5 +79,6 @@ def test_a_renamed_copy_compiles_to_the_same_streams(schedule: str, width: int) 
         assert by_name(other, rename=False) == by_name(p, rename=True)
         # The parameters have the same values under their new names.
         assert other.header.parameters == {new_name(k): v for k, v in p.header.parameters.items()}
+        # A text with several declarations of pipes has them in another order.
         if len({pipe.name.partition("[")[0] for pipe in p.header.pipes}) > 1 and not is_greedy(parse(find(schedule))):
             assert [pipe.name for pipe in other.header.pipes] != [new_name(pipe.name) for pipe in p.header.pipes]

@@ -86,7 +86,7 @@ def random_like(fields: Mapping[str, Tensor], count: int) -> tuple[dict[str, Ten
     made = {}
     for name, t in fields.items():
         shape = (count, *t.shape[1:])
-        # Tokens below 3 are special in some of these models: padding, and the begin and the end of a text.
+        # Tokens below 3 are special in some of these models: padding, and the beginning and the end of a text.
         made[name] = torch.rand(shape) if t.is_floating_point() else torch.randint(3, VOCABULARY, shape)
     first = next(iter(fields.values()))
     shape = (count,) if first.is_floating_point() else (count, LENGTH)  # a class for each image, or a target for each token

@@ -77,12 +77,12 @@ class Odd(nn.Module):
         (
             "none",
             "y",
-            r"E852: the forward of Odd fails before the first call of a layer: TypeError.*(?s:.)*its arguments were y",
+            r"(?s)E852: the forward of Odd fails before the first call of a layer: TypeError.*its arguments were y",
         ),
     ],
 )
 def test_a_module_that_cannot_be_cut_is_refused_with_the_call(rule: str, field: str, message: str) -> None:
-    """The message says at, before or after which call. field: the name by which the forward, which reads x, gets x."""
+    """The message says at, before or after which call. field: the keyword of the input; the forward has only x."""
     with pytest.raises(ChimeraError, match=message):
         cut(lambda: Odd(rule), {field: torch.zeros(1, 2)}, loss=cross_entropy)
 

@@ -52,7 +52,9 @@ def test_a_stage_has_the_tensors_that_it_needs_and_no_others() -> None:
     names = model.layer_names
     assert names == ("embed", "norm", "down.0", "norm (2)", "down.1", "up.0", "up.1", "norm (3)", "head")
     stages = [model.build_stage(range(k, k + 1), seed=0) for k in range(len(names))]
+    # Each stage computes itself what is between calls: stages 1 and 2 multiply the embedding by the mask.
     assert [stage.reads for stage in stages[:5]] == [("tokens",), ("mask",), ("mask",), (), ()]
+    # Skips has a buffer of its own. So every stage has its own parameter too: `scale`, which only later stages use.
     assert set(stages[2].parameters_by_name()) == {"down.0.bias", "down.0.inner.weight", "down.0.inner.bias", "scale"}
 
 
@@ -75,8 +77,8 @@ def test_a_function_that_returns_a_parameter_a_second_time_is_refused() -> None:
             model.build_stage(range(2, 4), seed=0)
 
 
-class Warns(nn.Module):
-    """Reads the values of a tensor unless the tensor is fake, as models of transformers do before a warning."""
+class ReadsValues(nn.Module):
+    """Reads the values of a tensor unless it is fake, as models of the library transformers do before a warning."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,5 +90,5 @@ class Warns(nn.Module):
 
 
 def test_a_model_that_reads_the_values_of_real_tensors_can_be_described() -> None:
-    model = cut(Warns, {"x": torch.zeros(1, 2)}, loss=cross_entropy)
+    model = cut(ReadsValues, {"x": torch.zeros(1, 2)}, loss=cross_entropy)
     assert describe(model, 1).layers[0].parameters == 6

@@ -1,4 +1,4 @@
-"""Benchmarks: the rows, ratios and missed goals of their reports, and their blocks on the page. Nothing is measured here."""
+"""Benchmarks: rows, ratios and missed goals of reports, and their blocks in docs/benchmarks.md. Nothing is measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.bench_overlap import AT_END, RUNS, SYNCS
 from tools.bench_ranks import PAGE, ratios
 from tools.bench_timed import RANKS, Row
 
-# How long an iteration takes: the predicted and the measured time are equal. With the schedules not named here it takes 2 s.
+# How many seconds an iteration takes, predicted and measured. With a schedule that is not named here it takes 2 s.
 SECONDS = {"chimera_zb": 1.0, "chimera": 1.2, "1f1b": 1.5}
 ROWS = [
     Row(
@@ -35,7 +35,7 @@ ROWS = [
 
 
 def missed(text: str) -> list[str]:
-    """Return the lines of a report that say where a goal is missed. A line that was wrapped is one line again."""
+    """Return the lines of a report that say where a goal is missed. Lines that were wrapped are joined again."""
     return [line for line in text.replace("\n  ", " ").splitlines() if ": missed: " in line]
 
 
@@ -49,7 +49,7 @@ def test_a_part_of_the_schedules_does_not_replace_the_recorded_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bench_instructions", "gpipe", "--write"])
-    monkeypatch.setattr(bench_instructions, "measure", lambda program: pytest.fail("it is measured"))
+    monkeypatch.setattr(bench_instructions, "measure", lambda program: pytest.fail("measure was called"))
     with pytest.raises(SystemExit):
         bench_instructions.main()
     assert "leave out the names" in capsys.readouterr().err
@@ -87,9 +87,10 @@ def test_a_row_of_a_program_that_does_not_exist_has_the_reason() -> None:
 
 
 def overlap(eager_exposed_s: float, eager_s: float) -> dict[str, list[dict[str, object]]]:
-    """Return measurements of all runs. With the other two choices of `sync` an iteration takes 2 s, of which 1 s is exposed.
+    """Return measurements of all runs.
 
-    eager_exposed_s, eager_s: the exposed time and the time of an iteration with `sync eager`.
+    eager_exposed_s, eager_s: the exposed time and the time of an iteration with `sync eager`. With each of the other
+    two choices of `sync` an iteration takes 2 s, of which 1 s is exposed.
     """
     times = {AT_END: (2.0, 1.0), "eager where idle": (2.0, 1.0), "eager": (eager_s, eager_exposed_s)}
     rows = [
@@ -109,7 +110,7 @@ def test_the_report_of_overlap_counts_the_missed_goals() -> None:
         assert not met and len(missed(text)) == count
 
 
-def test_each_sync_of_the_overlap_places_the_all_reduces_elsewhere() -> None:
+def test_each_sync_of_the_overlap_benchmark_gives_another_program() -> None:
     run = RUNS["chimera, D=4, N=4"]
     programs = [run.program(sync) for sync in SYNCS]
     assert len({program.digest for program in programs}) == len(SYNCS)

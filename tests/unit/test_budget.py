@@ -1,4 +1,4 @@
-"""Budgets: each compilation counts its own operations, also in threads and inside another one, and ends at the limit."""
+"""Budgets: a compilation counts its own operations, also in threads and inside another one, and ends at the limit."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_compilations_in_threads_count_the_same_operations_as_alone() -> None:
             assert together == alone
 
 
-def test_a_compilation_inside_another_leaves_its_budget_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inner_compilation_does_not_change_the_budget_of_the_outer_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The inner compilation runs inside a trial of the outer one."""
     alone = compile_and_count(Source("wrong", WRONG))
     compiled_by_trials, nested = Trials.compiled, []
@@ -86,9 +86,9 @@ def test_trials_are_not_counted_in_the_budget() -> None:
 
 
 def test_no_edit_is_made_after_the_last_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long formula has edits for each of its numbers, and making one copies the whole text. MAX_TRIED allows a few trials."""
+    """A long formula has edits for each of its numbers, and making an edit copies the whole text."""
     made, compiled = [], []
-    monkeypatch.setattr(trials, "MAX_TRIED", 20_000)
+    monkeypatch.setattr(trials, "MAX_TRIED", 20_000)  # enough for a few trials
     monkeypatch.setattr(trials, "edited", lambda edit: made.append(edit) or edited(edit))
     compiled_by_trials = Trials.compiled
     monkeypatch.setattr(Trials, "compiled", lambda *given: compiled.append(given) or compiled_by_trials(*given))
@@ -128,7 +128,7 @@ def test_the_check_of_each_limit_at_each_task_is_counted() -> None:
     )
 
 
-def test_a_share_is_taken_from_the_remaining_operations() -> None:
+def test_a_share_is_a_fraction_of_the_remaining_operations() -> None:
     budget = Budget(total=100, spent=20)
     assert (budget.share(4).left, budget.share().left, budget.left) == (20, 80, 80)
     assert Budget(total=100, spent=120).share().left == 0

@@ -38,6 +38,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make an empty folder the current one, and return it."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""`chimerac partition`: its table and its file, which --partition reads. And the options that need a model, such as --split."""
+"""`chimerac partition`: its table, its file for --partition, and options that need a model, such as --split."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ STAGES = ((0, 1), (1, 3), (3, 5), (5, 6))  # of --split 1,2,2,1
 def test_a_partition_goes_from_the_table_to_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cut, compiled = str(tmp_path / "my cut.json"), str(tmp_path / "p.json")
     assert main(["partition", *SCHEDULE, *MODEL, "--split", "1,2,2,1", "-o", cut]) == 0
+    # stderr ends with the command that compiles the schedule with this partition.
     command, *words = shlex.split(capsys.readouterr().err.partition("; next: ")[2])
     assert command == "chimerac" and words[-2:] == ["-o", "p.json"]
     assert main([*words[:-1], compiled]) == 0
@@ -91,8 +92,8 @@ def test_a_partition_for_another_model_or_program_is_refused(tmp_path: Path, cap
 
 def test_a_missing_folder_is_found_before_the_search(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["partition", *SCHEDULE, *MODEL, "-o", "none/cut.json"]) == 2
-    found = capsys.readouterr()
-    assert "E003" in found.err and "there is no folder none" in found.err and not found.out
+    output = capsys.readouterr()
+    assert "E003" in output.err and "there is no folder none" in output.err and not output.out
 
 
 def test_the_table_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,7 +101,7 @@ def test_the_table_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     start = next(n for n, line in enumerate(lines) if line.split()[:2] == ["stage", "layers"])
     rows = [line.replace(",", "").replace(" %", "").split() for line in lines[start + 1 : start + 5]]
-    parameters, cost, gradients, optimizer = 2, 3, 5, 6  # the columns
+    parameters, cost, gradients, optimizer = 2, 3, 5, 6  # the indices of the columns
     assert sum(int(row[parameters]) for row in rows) == preset("gpt-small").description(1).parameters
     assert abs(sum(float(row[cost]) for row in rows) - 100) < 0.2, "percentages, rounded"
     assert all(row[optimizer] == row[gradients] for row in rows), (

@@ -23,7 +23,7 @@ from tests.helpers_events import makespan
 
 
 def compared(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> dict[str, Any]:
-    """Run `chimerac compare` with these words, and return the rows of its JSON form, by schedule. status: the one expected."""
+    """Run `chimerac compare`, and return the rows of its JSON by schedule. status: the expected exit status."""
     assert main(["compare", *words, "--emit", "json"]) == status
     found = json.loads(capsys.readouterr().out)
     return {row["schedule"]: row for row in found["schedules"]}
@@ -68,12 +68,12 @@ def test_all_schedules_do_the_same_work(name: str, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "chimera", "chimera_halving", "gems", "zb_v"])
-def test_communication_is_counted_in_the_streams(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_communication_is_as_much_as_the_streams_have(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     row = compared(capsys, name, "-p", "D=4", "-p", "N=8", "--width", "2", "--cost", "hop=1/3")[name]
-    # The size of a micro-batch, where 1 is its size in the other schedules.
+    # The size of a micro-batch, in micro-batches of the other schedules.
     size = Fraction(1, 2) if name == "chimera_halving" else Fraction(1)
     program = compile_schedule(name, {"D": 4, "N": int(8 / size)}, width=2).program
-    # The size of a stage, where 1 is the share of a rank: a fourth of the model.
+    # The size of a stage, in shares. A share is the model divided by the ranks.
     share = Fraction(4, program.header.stages)
     sent, all_reduced = Counter[int](), Counter[int]()
     for rank in range(program.world):
@@ -93,11 +93,11 @@ def test_the_memory_is_that_of_the_report_and_the_bytes_sent_are_those_computed_
     row = compared(capsys, "chimera", "-p", "D=2", "-p", "N=4", *model)["chimera"]
     assert main(["chimera", "-p", "D=2", "-p", "N=4", *model, "--emit", "report"]) == 0
     table = capsys.readouterr().out.split("memory of")[1]
-    assert row["memory_bytes"] == max(
+    assert row["memory_bytes"] == max(  # of the last numbers in the rows of the ranks: the peaks
         int(peak.replace(",", "")) for peak in re.findall(r"^ +\d .* ([\d,]+)$", table, re.MULTILINE)
     )
-    # A message has 4 samples x 128 tokens x 128 numbers of 4 bytes. Each rank sends 2 activations and 2 gradients. In a ring of
-    # 2 ranks, each rank sends as many bytes as the gradients have.
+    # A message has 4 samples x 128 tokens x 128 numbers of 4 bytes. Each rank sends 2 activations and 2 gradients. Each
+    # rank also has both stages. In a ring of 2 ranks, it sends as many bytes as their gradients have.
     assert row["message_bytes"] == 4 * 4 * 128 * 128 * 4
     assert row["all_reduced_bytes"] == 4 * preset("gpt-small").description(4).parameters
     assert main(["compare", "chimera", "-p", "D=2", "-p", "N=4", *model]) == 0
@@ -190,6 +190,7 @@ def test_the_timelines_have_the_colours_of_tasks_and_pipes(capsys: pytest.Captur
     rows = [[line for line in text.splitlines() if line.startswith("rank")] for text in (plain, coloured)]
     # Idle time is drawn as dots without colours, and as blanks with colours.
     assert [line.replace(".", " ") for line in rows[0]] == [without_colour(line) for line in rows[1]]
+    # 48;5;NUMBER sets the background colour. Rows 0 and 1 are those of 1f1b, rows 2 and 3 those of chimera.
     shades = [re.findall(r"48;5;(\d+)m([FB])", line) for line in rows[1]]
     assert len({shade for shade, _ in shades[0]}) == 2, "one pipe: a colour for F, and one for B"
     assert len({shade for shade, _ in shades[2]}) == 4, "two pipes"
@@ -228,7 +229,8 @@ def test_the_table_and_the_markdown_have_the_same_rows(tmp_path: Path, capsys: p
     assert [[c for c in row if c] for row in markdown] == table
     _, chimera, one_f_one_b, gpipe, _ = table
     assert len(chimera) == 2 and chimera[1].startswith("E210"), "a schedule that cannot run has its reason instead of numbers"
-    assert one_f_one_b[:3] == ["1f1b", "30", "1.00"] and gpipe[2] == "1.00", "the first schedule that can run has speed 1"
+    assert one_f_one_b[:3] == ["1f1b", "30", "1.00"], "the first schedule that can run has speed 1"
+    assert gpipe[1:3] == ["30", "1.00"], "a schedule that is as fast has speed 1 too"
 
 
 def test_the_title_has_the_costs_that_are_used_and_numbers_are_without_exponents(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ order listing for rank r { F  B }
         (1, "data-parallel replica", "1 data-parallel replica"),
     ],
 )
-def test_a_noun_is_in_the_number_of_its_count(number: int, noun: str, text: str) -> None:
+def test_a_noun_is_singular_or_plural_as_its_count_requires(number: int, noun: str, text: str) -> None:
     assert count_text(number, noun) == text
 
 

@@ -62,6 +62,7 @@ def write_arrow_file(path: Path, rows: list[str]) -> None:
 
 
 def write_lines(path: Path, rows: list[str]) -> None:
+    """Write JSON lines, with an empty line after each row."""
     path.write_text("".join(json.dumps({"id": 1, "text": row}) + "\n\n" for row in rows))
 
 
@@ -98,7 +99,7 @@ def test_what_datasets_has_saved_is_read_with_its_splits(tmp_path: Path) -> None
     assert rows_of(tmp_path / "one", tmp_path / "p") == (TRAIN, None)
     datasets.DatasetDict({"train": train, "test": test}).save_to_disk(tmp_path / "several")
     assert rows_of(tmp_path / "several", tmp_path / "p") == (TRAIN, HELD_OUT)
-    assert os.environ["HF_DATASETS_OFFLINE"] == os.environ["HF_HUB_OFFLINE"] == "1"
+    assert os.environ["HF_DATASETS_OFFLINE"] == os.environ["HF_HUB_OFFLINE"] == "1", "set before datasets is imported"
     for column, reason in (("txt", "has no column 'txt', only id, text"), ("id", "holds no texts")):
         with pytest.raises(ChimeraError, match=f"E802.*{reason}"):
             folder_documents(tmp_path / "one", column)

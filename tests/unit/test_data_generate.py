@@ -145,6 +145,7 @@ def test_a_classifier_through_chimera_is_as_good_as_in_one_process(tmp_path: Pat
     whole = whole_model(model, seed=0)
     settings = Settings(iterations=75, seed=0, micro_batch=16, rate=3e-3)
     losses = [result.loss for result in train(whole, model, data.train, settings, samples=4 * 16)]
+    # The first line of the log is its header.
     assert [line["loss"] for line in lines[1:11]] == pytest.approx(losses[:10], rel=1e-3)
     assert accuracy(whole) >= 0.97
     trained = torch.load(tmp_path / "w.pt")

@@ -35,7 +35,12 @@ def batch(seed: int, count: int = 20) -> dict[bytes, Any]:
 
 
 def python_2_pickle(batch: dict[bytes, Any]) -> bytes:
-    """Return a pickle like the published ones, which Python 2 wrote: texts are bytes, and numpy has its old names."""
+    """Return a pickle like the published ones, which Python 2 wrote: texts are bytes, and numpy has its old names.
+
+    It is written opcode by opcode, because Python 3 cannot write it. Before a value, U and T are a short and a long
+    text, K, M and J an integer of 1, 2 and 4 bytes, c a global name. After its parts, t ends a tuple, R calls, b sets a
+    state.
+    """
     pixels = batch[b"data"]
     raw = pixels.tobytes()
 
@@ -88,10 +93,10 @@ def test_cifar_is_read_from_an_archive_and_from_a_folder_with_pickles_of_several
     (images,), (targets,) = found.train.inputs(range(100)), found.train.targets(range(100))
     assert images.shape == (100, 3, 32, 32) and images.mean((0, 2, 3)).abs().max() < 1e-5
     assert (images.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-4
-    by_bytes = {pixels[k].tobytes(): classes[k] for k in range(100)}
+    class_by_pixels = {pixels[k].tobytes(): classes[k] for k in range(100)}
     mean, deviation = (np.array(v)[:, None, None] for v in (data.mean, data.deviation))
     raw = (images.numpy() * deviation + mean).round().astype(np.uint8)
-    assert [by_bytes[image.tobytes()] for image in raw] == targets.tolist()
+    assert [class_by_pixels[image.tobytes()] for image in raw] == targets.tolist()
 
 
 def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
@@ -106,7 +111,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_missing_and_damaged_files_are_refused_with_the_name_of_the_published_one(
+def test_missing_and_damaged_files_are_refused_with_the_name_of_the_published_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(reason: str) -> None:
@@ -155,7 +160,7 @@ def test_digits_are_those_of_scikit_learn_split_once_and_shuffled_by_the_seed() 
     assert sorted(labels.tolist()) == sorted(other.held_out.targets(range(359))[0].tolist())
 
 
-def test_augmentation_moves_images_whatever_the_order_in_which_they_are_read() -> None:
+def test_an_image_is_moved_in_the_same_way_in_whatever_order_images_are_read() -> None:
     pytest.importorskip("sklearn")
     plain, changed = (image_data(digits(), seed=0, augments=augments) for augments in (False, True))
     (images,), (again,) = changed.train.inputs(range(50)), changed.train.inputs([*range(49, -1, -1)])
@@ -176,7 +181,7 @@ def test_augmentation_moves_images_whatever_the_order_in_which_they_are_read() -
 def _number_of(samples: Any, image: int, epoch: int, count: int) -> int:
     """Return the number of the sample that is this image in an epoch.
 
-    image: its place in the part of the data set; count: how many samples an epoch has.
+    image: its index in the part of the data set that `samples` reads; count: how many samples an epoch has.
     """
     (number,) = (k for k in range(epoch * count, (epoch + 1) * count) if samples._place(k) == samples.part[image])
     return number

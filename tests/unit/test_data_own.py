@@ -47,7 +47,7 @@ def text_of(folder: Path, kind: str) -> Text:
 @pytest.mark.parametrize(("name", "length"), [("BartForConditionalGeneration", 16), ("T5ForConditionalGeneration", 15)])
 def test_an_encoder_reads_the_first_half_and_a_decoder_the_second(name: str, length: int, tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
-    text.write_bytes(bytes(range(256)) * 9)
+    text.write_bytes(bytes(range(256)) * 9)  # each token is the one before it + 1, modulo 256
     tokens = torch.zeros(1, length // 2, dtype=torch.int64)
     fields = {"input_ids": tokens, "decoder_input_ids": tokens}
     settings = RunSettings(seq_len=length, seed=3)

@@ -15,7 +15,7 @@ assert BYTES.special is not None
 PAD, START, SEPARATOR, MASK = BYTES.special
 LENGTH = 40
 TEXT = Text([np.random.default_rng(1).integers(0, 256, 20_000).astype(np.uint8)])
-MANY = range(600)  # numbers of samples
+MANY = range(600)  # the numbers of 600 samples
 SOURCE = Pairs(TEXT, LENGTH, seed=5)
 
 
@@ -54,7 +54,7 @@ def test_masks_have_the_shares_of_the_bert_paper() -> None:
     (tokens,), (targets, _) = SOURCE.inputs(MANY), SOURCE.targets(MANY)
     chosen, is_byte = targets != IGNORED, original(MANY) < PAD
     assert not (chosen & ~is_byte).any() and chosen.any(1).all()
-    # 0.15 of the words of each sample are targets, rounded to a whole number.
+    # Words are bytes here. 0.15 of the words of each sample are targets, rounded to a whole number.
     assert float(chosen.sum() / is_byte.sum()) == pytest.approx(0.15, abs=0.02)
     masked, kept = (tokens == MASK) & chosen, (tokens == targets) & chosen
     assert float(masked.sum() / chosen.sum()) == pytest.approx(0.8, abs=0.02)

@@ -60,7 +60,7 @@ def test_sample_numbers_count_every_sample_once_in_the_documented_order(
     found = [number for batch in batches for m in range(micro_batches) for number in batch.numbers(m)]
     count = width * micro_batches * samples  # of the samples of an iteration
     assert found == list(range(iteration * count, (iteration + 1) * count))
-    assert batches[0].divisors == (count * 9,)
+    assert batches[0].divisors == (count * 9,), "a sample has nine targets"
 
 
 def test_inputs_and_targets_of_a_micro_batch_are_of_its_samples() -> None:
@@ -104,6 +104,7 @@ def test_hidden_files_and_files_that_are_not_text_are_skipped_and_counted(tmp_pa
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
+    # Not counted: a link to a folder, a link to nothing, and a pipe.
     (tmp_path / "sub" / "loop").symlink_to(tmp_path)
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "pipe")
@@ -198,7 +199,7 @@ def test_a_folder_of_more_files_than_the_limit_of_open_files_is_read(tmp_path: P
     for k in range(70):
         with (tmp_path / f"{k}.txt").open("wb") as file:
             file.write(b"x" * CHECKED_BYTES)
-            file.truncate(MAPPED_BYTES)  # sparse
+            file.truncate(MAPPED_BYTES)  # makes the file longer without writing: it is sparse
     options = ["--loopback", "--model", "gpt-nano", "--iterations", "1", "--eval-samples", "1", "--data", str(tmp_path)]
     command = ["bash", "-c", 'ulimit -Sn 64 && exec "$@"', "-", sys.executable, "interpreter/run.py", "-p", "D=2", *options]
     completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -92,10 +92,10 @@ def test_a_long_file_is_tokenized_in_bounded_memory(folder: Path, tmp_path: Path
     tokenizer, prepared, peaks = tokenizer_of(folder, "bpe"), tmp_path / "prepared", []
     for size in (20 * PIECE, 60 * PIECE):
         path = tmp_path / f"{size}.txt"
-        path.write_text((prose(5000) * (size // 20_000 + 1))[:size])
+        path.write_text((prose(5000) * (size // 20_000 + 1))[:size])  # prose(5000) has more than 20,000 characters
         found: list[Text] = []
         peaks.append(peak(lambda: found.append(tokenized(text_documents(path), tokenizer, prepared, limit_s=60))))  # noqa: B023
-        assert len(found[0]) > size / 8
+        assert len(found[0]) > size / 8, "the whole text is tokenized: a token has fewer than 8 bytes on average"
     assert peaks[1] < 1.2 * peaks[0], "three times the text takes at most a fifth more memory"
 
 

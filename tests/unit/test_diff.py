@@ -25,7 +25,7 @@ def with_stream(program: Program, rank: int, order: list[int]) -> Program:
     return with_streams(program, changed)
 
 
-def test_one_instruction_that_moves_is_the_only_one_that_moved() -> None:
+def test_only_the_instruction_that_moved_is_reported_as_moved() -> None:
     program = compile_schedule("1f1b", {"D": 4, "N": 6}).program
     order = [*range(len(program.stream(2)))]
     order.insert(9, order.pop(3))
@@ -36,7 +36,7 @@ def test_one_instruction_that_moves_is_the_only_one_that_moved() -> None:
     assert (found.ranks[2].same, found.ranks[2].removed, found.ranks[2].added) == (len(order) - 1, (), ())
 
 
-def test_an_instruction_that_is_missing_shifts_no_other() -> None:
+def test_a_missing_instruction_does_not_make_others_count_as_moved() -> None:
     program = compile_schedule("zb_v", {"D": 2, "N": 4}).program
     order = [*range(len(program.stream(1)))]
     del order[5]
@@ -74,7 +74,7 @@ def test_as_many_instructions_as_possible_have_not_moved() -> None:
 
 
 def test_the_lines_executed_for_a_comparison_grow_linearly() -> None:
-    """A reversed and an equal stream are compared. For other algorithms they are the worst and the best case."""
+    """A reversed and an equal stream are compared: for other algorithms of diff, the worst and the best case."""
     for order in (lambda n: range(n, 0, -1), range):
         once, twice = (lines(lambda n=n: _longest_ascending(order(n))) for n in (1000, 2000))  # noqa: B023
         assert twice < 2.1 * once

@@ -68,9 +68,10 @@ def test_every_task_is_drawn_at_its_time(schedule: str, parameters: tuple[tuple[
     simulation = simulate(p, {"F": 2, "B": 3, "hop": Fraction(1, 2)})
     lines = draw_timeline(p, simulation.timeline).splitlines()[1:-1]
     end = max(len(line) for line in lines) - len("rank 0 |") - 1  # the column at which the timeline ends
-    task = r"[FBIWR]\d+(-\d+)?(\.\d+)?"
+    task = r"[FBIWR]\d+(-\d+)?(\.\d+)?"  # letter, micro-batches, and the stage if a rank has several: F3, B0-1.2
     for g, line in enumerate(lines):
         body = line.removeprefix(f"rank {g} |").removesuffix("|")
+        # A task or a pair joined by &, then dashes up to its end.
         drawn = [(m.start(), m.end()) for m in re.finditer(rf"{task}(&{task})?-*", body)]
         stream = range(p.offsets[g], p.offsets[g + 1])
         second = {row + 1 for row in stream if p.table.flags[row] & OVERLAP}  # drawn together with the first of its pair
@@ -159,7 +160,7 @@ def test_numbers_of_the_ruler_have_no_exponent() -> None:
     p = program("1f1b", D=2, N=4)
     simulation = simulate(p, {"F": 1234567, "B": 2 * 1234567})
     lines = draw_timeline(p, simulation.timeline, columns=51).splitlines()
-    ruler = lines[3]  # of the second part, which has no room for a mark
+    ruler = lines[3]  # of the second part, which is too short to have a mark
     assert ruler.split() == ["17283938"], "the time at which the second part begins"
     millionths = replace(simulate(p).timeline, scale=10**6)
     assert draw_timeline(p, millionths).splitlines()[0].split() == ["0", "0.000005", "0.00001"]

@@ -25,7 +25,7 @@ MS = 10**6  # nanoseconds
 
 
 def same_samples(samples: int) -> int:
-    """Return the samples of a micro-batch of the program: as many as the caller states, since no micro-batch is halved."""
+    """Return `samples`: the program's micro-batches have as many as the run is given, without `size 1/2`."""
     return samples
 
 
@@ -46,6 +46,7 @@ def timed(p: Program, latency_ms: float = 0, occupied_ms: float = 0, all_reduce_
 @pytest.mark.parametrize(
     ("machine", "window", "latency", "occupied", "expected"),
     [
+        # In the program `three`, rank 0 sends three acts, and rank 1 three grads.
         # Acts are sent at 1, 2, 3 and arrive at 5, 9, 13, since each occupies the channel for 4. On `window` the third is sent
         # at 5, and arrives at 13 too. Grads are sent at 7, 11, 15, and arrive at 11, 15, 19.
         ("posted", 2, 0, 4, 20),
@@ -89,7 +90,7 @@ def test_all_reduces_overlap_with_tasks_and_end_the_iteration() -> None:
     assert timed(p).makespan == 4 * MS
 
 
-def test_a_rank_s_all_reduces_run_one_at_a_time() -> None:
+def test_the_all_reduces_of_a_rank_run_one_at_a_time() -> None:
     p = compile_schedule("chimera", {"D": 2, "N": 2}).program
     simulation = timed(p, all_reduce_ms=5)
     began, ended = simulation.collective_times
@@ -111,7 +112,7 @@ def test_idle_times_are_those_computed_by_hand() -> None:
 
 def test_a_full_window_is_a_cause_of_idle_time() -> None:
     p = three("window", 1)
-    assert idle_times(timed(p, latency_ms=4))[0].window == 6 * MS  # SENDs at 1, 5 and 9 instead of 1, 2 and 3
+    assert idle_times(timed(p, latency_ms=4))[0].window == 6 * MS  # SENDs wait from 2 to 5 and from 6 to 9
 
 
 @pytest.mark.parametrize(("depth", "forwards", "backwards"), [(4, 4, 6), (6, 6, 10), (8, 8, 14)])
@@ -188,6 +189,7 @@ def test_an_all_reduce_over_a_number_of_ranks_that_was_not_measured_has_the_link
     assert profile.all_reduce_s(ranks=2, size=10**9) == pytest.approx(1.002)
     assert profile.all_reduce_s(ranks=4, size=0) == pytest.approx(0.008)
     assert profile.all_reduce_s(ranks=16, size=0) == pytest.approx(0.016)  # 2 log2(16) latencies of 0.008 / (2 log2(4))
+    # Over r ranks an all-reduce moves 2 (r - 1) / r times its bytes. Over 4 ranks, 10**9 bytes take 1 s.
     assert profile.all_reduce_s(ranks=16, size=10**9) == pytest.approx(0.016 + (2 * 15 / 16) / (2 * 3 / 4))
     unmeasured = replace(profile, all_reduce=())
     assert unmeasured.all_reduce_s(ranks=2, size=10**6) == pytest.approx(2 * 0.001 + 1)  # on the link between two ranks

@@ -24,6 +24,7 @@ def schedule(order: str) -> n.Schedule:
 
 
 def test_another_rule_gets_the_negated_condition_in_its_own_names_before_its_tick() -> None:
+    """The second rule calls the stage m and the micro-batch s. So `s < m` of the first rule is `m < s` there."""
     order = schedule("order ticks {\n  F p(s, m) when s < m at s\n  F p(m, s) at (m + s)\n}").statements[-1]
     assert isinstance(order, n.Ticks)
     texts = [edited(edit) for edit in condition_edits(order.rules)]

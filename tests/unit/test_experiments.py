@@ -60,20 +60,20 @@ def planned(path: Path) -> tuple[Experiment, list[Run]]:
 def test_a_grid_is_every_combination_of_its_axes_and_cases() -> None:
     grid = {"schedule": ["a", "b"], "parameters": {"N": [1, 2], "D": 4}}
     cases = [{"width": 1, "parameters": {"f": 1}}, {"width": 2}]
-    runs, unused = combinations({"lr": 0.1, "width": 9}, grid, cases, include=[], exclude=[])
+    runs, unused_exclude = combinations({"lr": 0.1, "width": 9}, grid, cases, include=[], exclude=[])
     expected = []
     for schedule, n, (width, of_case) in itertools.product("ab", (1, 2), ((1, {"f": 1}), (2, {}))):
         settings = {"lr": 0.1, "width": width, "schedule": schedule, "parameters": {"N": n, "D": 4, **of_case}}
         expected.append(RunValues(settings, {}))
-    assert unused is None
+    assert unused_exclude is None
     assert sorted(map(str, runs)) == sorted(map(str, expected)) and len(runs) == 8
 
 
 def test_runs_are_included_and_excluded() -> None:
     grid = {"schedule": ["a", "b"], "seed": [0, 1]}
     include = [{"schedule": "c", "labels": {"how": "other"}}, {"schedule": "a", "seed": 0}]
-    runs, unused = combinations({}, grid, cases=[], include=include, exclude=[{"schedule": "b", "seed": 1}])
-    assert unused is None
+    runs, unused_exclude = combinations({}, grid, cases=[], include=include, exclude=[{"schedule": "b", "seed": 1}])
+    assert unused_exclude is None
     assert [run.settings for run in runs[:3]] == [
         {"schedule": schedule, "seed": seed} for schedule, seed in (("a", 0), ("a", 1), ("b", 0))
     ]
@@ -134,9 +134,12 @@ def test_values_that_are_lists_are_compared_as_texts(write: Write) -> None:
     assert "\n| betas | schedule | samples/s |" in report and "\n|---|---|---:|" in report
 
 
-def test_a_label_with_a_taken_name_is_refused_and_one_of_two_lines_gives_a_title_of_one_line(write: Write) -> None:
+def test_a_label_with_a_taken_name_is_refused(write: Write) -> None:
     with pytest.raises(ValueError, match=r"small\.yaml: labels: W: every run has a value of this name already"):
         planned(write(SMALL.replace("timed: 10", "timed: 10, labels: {W: x}")))
+
+
+def test_a_label_of_two_lines_gives_a_title_of_one_line(write: Write) -> None:
     _, runs = planned(write(SMALL.replace("timed: 10", 'timed: 10, labels: {why: "a\\nb"}')))
     assert runs[0].title == "1f1b D=2 N=2 why=a b"
 
@@ -265,7 +268,7 @@ def test_only_the_last_attempt_of_a_run_counts(tmp_path: Path) -> None:
     write_log(log, [1.0])
     log.write_text(first + log.read_text())
     expected = Expected(samples=1, bubble=0.0, iteration_s=None)
-    assert figures_of(log, discard=5, expected=expected)["iteration_s"] == 1.0
+    assert figures_of(log, discard=5, expected=expected)["iteration_s"] == 1.0, "the last iteration is always counted"
     log.write_text("")
     with pytest.raises(ValueError, match="no iteration"):
         figures_of(log, discard=1, expected=expected)

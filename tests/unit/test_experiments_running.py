@@ -95,7 +95,7 @@ class Folder:
         if not self.journal.exists():
             return []
         lines = (line.split() for line in self.journal.read_text().splitlines())
-        return [Event(what, run, int(process)) for _, what, run, process in lines]
+        return [Event(what, run, int(process)) for _time, what, run, process in lines]
 
     def table(self) -> list[dict[str, str]]:
         """Return the rows of the table of results."""
@@ -199,7 +199,8 @@ def test_figures_are_those_of_the_counted_iterations(folder: Folder) -> None:
     folder.write("0", more="discard: 3\n")
     folder.run()
     (row,) = folder.table()
-    # Iterations 4 and 5. In the stub iteration k takes 0.1 k s, has the loss 5 - 0.1 k, and a peak of 1000 k bytes.
+    # Iterations 4 and 5. In the stub iteration k takes 0.1 * k seconds, and has the loss 5 - 0.1 * k and a peak of
+    # 1000 * k bytes.
     assert (row["iterations"], row["loss"], row["peak_memory_bytes"]) == ("2", "4.5", "5000")
     assert float(row["iteration_s"]) == pytest.approx(0.45)
     assert float(row["samples_per_s"]) == pytest.approx(8 / 0.45)  # 2 micro-batches of 4 samples
@@ -358,4 +359,5 @@ compare: {x: schedule, figures: [iteration_s, bubble]}
     predicted_s = 9 * 0.005  # 9 units of 5 ms
     assert float(row["predicted_iteration_s"]) == pytest.approx(predicted_s)
     assert float(row["iteration_s"]) >= 0.9 * predicted_s
-    assert float(row["predicted_bubble"]) == pytest.approx(1 / 3, abs=1e-3) and row["iterations"] == "2"
+    assert float(row["predicted_bubble"]) == pytest.approx(1 / 3, abs=1e-3)
+    assert row["iterations"] == "2", "the first of the three is discarded"

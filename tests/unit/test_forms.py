@@ -85,7 +85,7 @@ def test_a_text_that_is_no_json_object_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("FWD down[0] s0 m0;", "FWD down[0] s0 m0garbage;"),  # it begins with an instruction
+        ("FWD down[0] s0 m0;", "FWD down[0] s0 m0garbage;"),  # an instruction, and more characters
         ("FWD down[0] s0 m0;", "FWD down[0] s0 m;"),
         ("FWD down[0] s0 m0;", "FWD down[0] m0 s0;"),
         ("FWD down[0] s0 m0;", "FWD down[0] s0 m0 recompute twice;"),
@@ -314,7 +314,7 @@ def test_programs_are_equal_exactly_when_their_digests_are() -> None:
     assert len(RIGHT.digest) == 64
 
 
-def test_the_instructions_of_all_rows_are_those_of_all_ranks_in_order() -> None:
+def test_a_program_gives_its_instructions_their_places_and_the_holders_of_a_stage() -> None:
     assert [i for g in range(RIGHT.world) for i in RIGHT.stream(g)] == RIGHT.instructions(range(len(RIGHT)))
     assert RIGHT.place(int(RIGHT.offsets[1])).startswith("rank 1, instruction 0: ")
     assert RIGHT.header.holders([0]) == (0, 1, 2, 3)

@@ -8,7 +8,7 @@ from chimerac.compiler import compile_text
 from tests.helpers import findings_of_call, program
 from tests.helpers_text import tasks_of
 
-# In the expected texts F1.0 is the forward of micro-batch 1 on stage 0. A rank with one stage has F1 (`tasks_of`).
+# In the expected texts F1.0 is the forward of micro-batch 1 on stage 0. On a rank with one stage it is F1 (`tasks_of`).
 PIPE = "pipe main { stage k on rank k   micro_batches N }"
 TWO_PIPES = "pipe a { stage k on rank k   micro_batches N }   pipe b { stage k on rank D - 1 - k   micro_batches N }"
 
@@ -57,8 +57,8 @@ def test_ties_go_to_the_lower_pipe_then_stage_then_micro_batch() -> None:
     p = greedy("prefer F, B", pipes=pipes_of_rank_0, D=1, stages="2")
     # Of the forwards that are ready, the one with the lowest pipe, then stage, then micro-batch starts.
     assert tasks_of(p, 0).startswith("F0.0 F1.0 F0.1 F1.1 F2.0 F3.0 F2.1 F3.1 B0.1 B0.0 B1.1 B1.0 B2.1")
-    late = greedy("prefer F, B", "then larger p", pipes=pipes_of_rank_0, D=1, stages="2")
-    assert tasks_of(late, 0).startswith("F2.0 F3.0 F2.1 F3.1 F0.0")
+    by_pipe = greedy("prefer F, B", "then larger p", pipes=pipes_of_rank_0, D=1, stages="2")
+    assert tasks_of(by_pipe, 0).startswith("F2.0 F3.0 F2.1 F3.1 F0.0")
 
 
 def test_a_limit_bounds_the_tasks_that_have_started() -> None:

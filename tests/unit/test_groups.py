@@ -95,14 +95,14 @@ def test_a_group_has_micro_batches_of_one_pipe() -> None:
 
 def test_wrong_ranges_of_groups_are_refused() -> None:
     for rule, code in (
-        ("F(s, m = g .. g + 1) at s + 2*m", "E302"),
-        ("F(s, m = 2*g .. 2*g) at s + 2*m", "E301"),
-        ("F(s, m = 2*g .. 2*g - 1) at s + 2*m", "E301"),
-        ("F(s, m = g - 1 .. g) at s + 2*m", "E301"),
-        ("F(s, m = 0 .. 1) at s", "E202"),
-        ("F(s, m = 2*N .. 2*D) at s", "E202"),
-        ("F(s, m = 2*g .. 2*g + k) at s", "E201"),
-        ("F(s, m = 2*s .. 2*s + g) at s", "E207"),
+        ("F(s, m = g .. g + 1) at s + 2*m", "E302"),  # micro-batch 1 is in two groups
+        ("F(s, m = 2*g .. 2*g) at s + 2*m", "E301"),  # micro-batch 1 is in no group
+        ("F(s, m = 2*g .. 2*g - 1) at s + 2*m", "E301"),  # all groups are empty
+        ("F(s, m = g - 1 .. g) at s + 2*m", "E301"),  # the first group begins before micro-batch 0
+        ("F(s, m = 0 .. 1) at s", "E202"),  # no name numbers the groups
+        ("F(s, m = 2*N .. 2*D) at s", "E202"),  # here neither: N and D are parameters
+        ("F(s, m = 2*g .. 2*g + k) at s", "E201"),  # only one new name may be used
+        ("F(s, m = 2*s .. 2*s + g) at s", "E207"),  # s is the stage, and cannot number the groups
     ):
         assert findings_of(rule1=rule, rule2=LATE)[0].code == code, rule
 
@@ -178,19 +178,19 @@ ENDS = st.sampled_from(["low", "low + 1", "low + 2", "low - 1", "3", "g", "2*g"]
 @example("4 - 2*g", "low", 6, "rule1")
 @example("0*g", "3", 6, "rule1")
 def test_groups_are_accepted_exactly_if_each_micro_batch_is_in_one_group(
-    start: str, end: str, count: int, grouped: str
+    start: str, end: str, micro_batches: int, grouped: str
 ) -> None:
     low, high = f"max({start}, 0)", end.replace("low", f"max({start}, 0)")
-    assume("g" in start + end)
+    assume("g" in start + end)  # otherwise nothing numbers the groups (E202)
     listed = []
-    for g in range(count):
+    for g in range(micro_batches):  # there are at most as many groups
         first, last = (eval(e, {"g": g, "max": max}) for e in (low, high))
-        listed += range(first, min(last, count - 1) + 1)
-    expected = {"E301"} if set(listed) != set(range(count)) else set()
+        listed += range(first, min(last, micro_batches - 1) + 1)
+    expected = {"E301"} if set(listed) != set(range(micro_batches)) else set()
     expected |= {"E302"} if len(set(listed)) < len(listed) else set()
     rules = {"rule1": "F(s, m) at s + 2*m", "rule2": LATE}
     rules[grouped] = rules[grouped].replace("(s, m)", f"(s, m = {low} .. {high})")
     if not expected:
-        assert small({"N": count}, **rules)
+        assert small({"N": micro_batches}, **rules)
     else:
-        assert {d.code for d in findings_of({"N": count}, **rules)} == expected
+        assert {d.code for d in findings_of({"N": micro_batches}, **rules)} == expected

@@ -21,12 +21,12 @@ def node2_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 def resolve_to(address: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every name resolve to an address; None: no name has one."""
 
-    def found(*_: object, **__: object) -> list[object]:
+    def addresses(*_: object, **__: object) -> list[object]:
         if address is None:
             raise socket.gaierror
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0))]
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, 0))]
 
-    monkeypatch.setattr(socket, "getaddrinfo", found)
+    monkeypatch.setattr(socket, "getaddrinfo", addresses)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers import findings_of_call, program
 
 THREE_RANKS = program("gpipe", D=3, N=1)
-PROGRAM: list[Derived] = [("E806", "program", "a" * 64)]
+PROGRAM: list[Derived] = [("E806", "program", "a" * 64)]  # code of the finding, name, digest
 
 
 def different_value(value: object) -> object:
@@ -106,7 +106,7 @@ SHORT_RUN = ["--iterations", "1", "--micro-batch", "1", "--seq-len", "8", "--eva
 def test_an_option_that_is_left_out_equals_its_default(
     words: list[str], defaults: list[str], different: list[str], message: str
 ) -> None:
-    """Both ranks have the options `words`. Rank 1 also gives further options: their defaults, or a different value."""
+    """Both ranks have the options `words`. Rank 1 also has `defaults`, which agree, or `different`, which do not."""
     two_ranks = program("gpipe", D=2, N=1)
 
     def run_rank(transport: Transport, of_rank_1: list[str]) -> int:
@@ -160,7 +160,10 @@ def test_the_order_of_parameters_has_no_effect() -> None:
 
 def test_different_data_and_a_missing_program_of_evaluations_are_findings() -> None:
     def run_rank(transport: Transport, programs: dict[int, str], data: dict[int, str]) -> None:
-        """Compare three ranks. programs, data: by rank, what identifies them where that is not "a" and "abc, of 9 bytes"."""
+        """Compare this rank with the others.
+
+        programs, data: by rank, what identifies its program and its data. Other ranks have "a" and "abc, of 9 bytes".
+        """
         derived = [("E806", "program of evaluations", programs.get(transport.rank, "a"))]
         training = [("E809", "training (model or data)", data.get(transport.rank, "abc, of 9 bytes"))]
         compare(transport, parse_options([]), derived, training)

@@ -16,8 +16,8 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.alone import Alone
 
-SAMPLES, WIDTH, CLASSES = 4, 6, 3
-SCHEDULES = [  # name, parameters, width
+SAMPLES, WIDTH, CLASSES = 4, 6, 3  # samples of a whole micro-batch; features of a sample; classes
+SCHEDULES = [  # name, parameters, number of replicas
     ("1f1b", {"D": 2, "N": 4}, 1),
     ("chimera", {"D": 4, "N": 4}, 1),
     ("chimera_zb", {"D": 2, "N": 4}, 2),

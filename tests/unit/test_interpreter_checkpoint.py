@@ -145,11 +145,11 @@ def test_a_new_run_does_not_mix_its_checkpoints_with_those_of_another(folder: Pa
 # --- damage ----------------------------------------------------------------------------------------------------------------
 
 
-def truncated(file: Path) -> None:
+def truncate(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
 
 
-def flipped(file: Path) -> None:
+def flip_a_bit(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
@@ -157,14 +157,14 @@ def flipped(file: Path) -> None:
 
 # A file of a checkpoint, what damages it, and a part of the reason in the message.
 DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
-    ("__1_0.distcp", truncated, "bytes, and"),
-    ("__2_0.distcp", flipped, "the file __2_0.distcp is damaged"),
+    ("__1_0.distcp", truncate, "bytes, and"),
+    ("__2_0.distcp", flip_a_bit, "the file __2_0.distcp is damaged"),
     ("__3_0.distcp", Path.unlink, "the file __3_0.distcp is missing"),
     (".metadata", Path.unlink, "the file .metadata is missing"),
-    (".metadata", truncated, "bytes, and"),
-    ("state.pt", flipped, "the file state.pt is damaged"),
+    (".metadata", truncate, "bytes, and"),
+    ("state.pt", flip_a_bit, "the file state.pt is damaged"),
     ("checkpoint.json", Path.unlink, "it has no checkpoint.json"),
-    ("checkpoint.json", truncated, "checkpoint.json is damaged"),
+    ("checkpoint.json", truncate, "checkpoint.json is damaged"),
 ]
 
 
@@ -183,7 +183,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(
 
 def test_if_no_checkpoint_can_be_read_the_run_does_not_start(folder: Path) -> None:
     for path in folder.iterdir():
-        truncated(path / "__0_0.distcp")
+        truncate(path / "__0_0.distcp")
     with refused("E832", "iteration_00000010"):
         train(FOUR, folder, source="auto")
     with refused("E832", "no such folder"):
@@ -266,6 +266,7 @@ def test_training_goes_on_after_a_failed_save_unless_it_is_the_one_at_the_end(
 
             return train(FOUR, folder, source="auto", until=until, every=2, asynchronous=asynchronous, after=after)
 
+    # The saves after 12 and 14 iterations fail. An asynchronous one may still write during the next iteration.
     found = attempt(16, lambda done: 12 <= done <= 15)
     assert found.losses == uninterrupted.losses[10:16]
     errors = [m for m in found.messages if "E830" in m]

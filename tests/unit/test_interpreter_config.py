@@ -18,7 +18,8 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "run.yaml"
 
 
-# Most options, all but --transport with a value other than their default. Some of the other options exclude one of these.
+# Most options. All but --transport have a value other than the default. Some of the options that are missing here
+# exclude one of these.
 WORDS = shlex.split("""
 s.sched -p D=4 -p N=8 --width 2 --model gpt-nano --data text --transport gloo --loopback --machine serial --iterations 9
 --micro-batch 3 --accumulate 2 --seq-len 9 --dtype bf16 --lr 1e-2 --lr-schedule linear --lr-floor 0 --warm-up 0 --betas 0 0.5

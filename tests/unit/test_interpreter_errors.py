@@ -86,7 +86,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         (refuse("E812", "the loss is nan"), False),
     ],
 )
-def test_errors_of_the_interpreter_and_findings_are_printed_without_a_traceback(
+def test_only_errors_of_torch_and_of_the_system_are_printed_with_a_traceback(
     error: Exception, has_traceback: bool, ended: Callable[..., str]
 ) -> None:
     printed = ended(error, job=Job())
@@ -109,7 +109,7 @@ def test_a_rank_prints_nothing_if_another_one_has_claimed_the_report(ended: Call
 
 
 def test_a_rank_waits_before_it_ends_if_another_one_has_ended(ended: Callable[..., str]) -> None:
-    """torchrun names the process that exits first as the cause. It has to be the one whose end this rank has noticed."""
+    """torchrun names the process that exits first as the cause. This must be the one whose end this rank noticed."""
     error = PeerLostError("the send to rank 1 failed: rank 1 has ended", peer_ended=True)
     job = Job()
     assert "rank 1 has ended" in ended(error, job=job)

@@ -70,7 +70,7 @@ def test_the_update_moves_weights_and_clears_gradients() -> None:
     before = [p.clone() for stage in trainer.pipeline.stages.values() for p in stage.parameters()]
     losses = []
     for iteration in range(6):
-        loss = trainer.gradients(0)
+        loss = trainer.gradients(0)  # always of the same batch, so the loss has to fall
         losses.append(trainer.update(iteration, loss).loss)
         assert all(p.grad is None for stage in trainer.pipeline.stages.values() for p in stage.parameters())
     after = [p for stage in trainer.pipeline.stages.values() for p in stage.parameters()]
@@ -89,6 +89,8 @@ def test_the_norm_is_that_of_one_process_before_clipping() -> None:
 @pytest.mark.parametrize(
     ("program", "message"),
     [
+        # Instruction 1 of ONE_RANK is the FWD of stage 1 on micro-batch 0. Instruction 11, the last one, is the
+        # BWD_WEIGHT of stage 1 for micro-batch 1.
         (replace_at(ONE_RANK, 1, Bwd(0, 2, (0,))), "rank 0, instruction 1: BWD main s2 m0: its forward has not run"),
         (replace_at(ONE_RANK, 1), "rank 0, instruction 3: FWD main s2 m0 recompute: act of pipe 0, s2, m0 is not there"),
         (

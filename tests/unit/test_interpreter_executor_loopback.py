@@ -76,16 +76,16 @@ def test_a_received_gradient_that_autograd_keeps_outlives_its_buffer() -> None:
 
 def free_after(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a method of Work free the receive buffer of its input too early. Loopback then overwrites the buffer with NaN."""
-    forward = getattr(Work, method)
+    original = getattr(Work, method)
 
-    def forward_and_free(work: Work) -> None:
-        forward(work)
+    def original_and_free(work: Work) -> None:
+        original(work)
         if work.input is not None:
             values = work.input.read()
             work.input.release()
-            work.input.set(values)
+            work.input.set(values)  # the tensors stay there for later tasks, though their memory is overwritten
 
-    monkeypatch.setattr(Work, method, forward_and_free)
+    monkeypatch.setattr(Work, method, original_and_free)
 
 
 def test_a_buffer_that_the_executor_frees_too_early_is_poisoned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from tests.distributed.integers import IntegerSamples
 
 # Words of the vocabulary; features of a vector; words of a sample; samples of a micro-batch.
 WORDS, WIDTH, LENGTH, SAMPLES = 8, 6, 5, 2
-SCHEDULES = [  # name, parameters, width
+SCHEDULES = [  # name, parameters, number of replicas
     ("1f1b", {"D": 4, "N": 4}, 1),
     ("chimera", {"D": 4, "N": 4}, 1),
     ("chimera_zb", {"D": 2, "N": 2}, 2),

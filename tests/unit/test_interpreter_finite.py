@@ -23,7 +23,7 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.integers import IntegerSamples, integer_model
 from tests.helpers import findings_of_call
 
-WIDTH, SAMPLES = 4, 2
+WIDTH, SAMPLES = 4, 2  # features of a sample; samples of a micro-batch
 
 
 class ScaledGradient(torch.autograd.Function):

@@ -45,10 +45,10 @@ def test_a_recomputed_forward_drops_the_same_activations(recompute_rule: str) ->
 @pytest.mark.parametrize("recompute", ["none", "all", "0"])
 def test_each_rank_of_the_loopback_draws_from_generators_of_its_own(recompute: str) -> None:
     """The draws of a rank do not depend on the other ranks, which run in the same process while it waits for a message."""
-    count, parameters = 4, {"D": 2, "N": 4}
+    micro_batches, parameters = 4, {"D": 2, "N": 4}
     program, options = compile_schedule("1f1b", parameters).program, {"split": [4, 4], "recompute": recompute}
-    (x, y), model = batch(SAMPLES * count), net(drop=0.5)
-    values = x.chunk(count)
+    (x, y), model = batch(SAMPLES * micro_batches), net(drop=0.5)
+    values = x.chunk(micro_batches)
     for stage, layers in enumerate((model.layers()[:4], model.layers()[4:])):
         torch.manual_seed(5 + stage)
         values = tuple(nn.Sequential(*layers)(v) for v in values)

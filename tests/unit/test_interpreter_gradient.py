@@ -34,6 +34,7 @@ def test_the_norm_of_a_large_gradient_needs_little_memory() -> None:
     gradient = gradient_of(torch.ones(elements))
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         assert gradient.squared_norm() == elements
+    # Each event has the bytes of an allocation, negative for a release. So the largest partial sum is the peak.
     events = sorted(
         (e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"), key=lambda e: e.start_ns()
     )

@@ -1,4 +1,4 @@
-"""What the interpreter imports and what it does not, and which module an import finds if several have the name."""
+"""What the interpreter imports and what it does not, and which module an import finds if several have its name."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ except SystemExit:
     sys.exit(str({"torch", "numpy", "pydantic", "tqdm"} & set(sys.modules)))
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "--lr" in ended.stdout and ended.stderr == "set()\n"
+    assert "--lr" in ended.stdout and ended.stderr == "set()\n", "the empty set: none of these is imported"
 
 
 def test_no_file_beside_run_py_hides_a_standard_module() -> None:

@@ -94,7 +94,7 @@ def test_a_restart_that_a_host_does_not_join_in_time_is_reported_with_the_option
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(launcher.torchrun, "run", Mock(side_effect=RendezvousTimeoutError))
-    monkeypatch.setattr(launcher.Agent, "has_reported", True)
+    monkeypatch.setattr(launcher.Agent, "has_reported", True)  # ranks have failed before, so this is a restart
     options = launcher._options(["--nproc-per-node", "1", "run.py"])
     assert launcher._run(options) == 1
     reason = "not all hosts have joined in time (--rdzv-conf join_timeout=SECONDS)"

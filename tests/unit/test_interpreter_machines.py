@@ -1,4 +1,4 @@
-"""Programs for another machine than that of the transport: one that hangs, or may hang, there is refused (E816)."""
+"""Programs for another machine than that of the transport: one that hangs or may hang there is refused (E816)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.helpers_plan import plan
 def crossing_program(tmp_path: Path) -> Path:
     """Return the path of a program in which both ranks send before they receive.
 
-    It ends on machines whose SENDs need not wait.
+    It ends on the machine `posted`, where no SEND waits, and hangs on window(0).
     """
     path = tmp_path / "my crossing.streams"
     path.write_text(entries()["E816"].wrong)
@@ -43,15 +43,15 @@ def test_a_program_that_hangs_on_the_transport_is_refused_and_arranging_it_was_t
     command, result = found.help.removeprefix("run ").split(", then use arranged.json: ")
     assert result == "it was verified for the window machine"
     output = tmp_path / "arranged.json"
-    assert chimerac([*shlex.split(command)[1:-1], str(output)]) == 0  # the command with another path to write
+    assert chimerac([*shlex.split(command)[1:-1], str(output)]) == 0  # with another path to write
     assert plan(str(output)).evaluation.header.machine == "window"
-    # Loopback runs every machine, and evaluates on the same one.
+    # Loopback runs every machine, and the evaluation runs on the same one.
     assert plan(str(path), "--loopback").evaluation.header.machine == "posted"
     assert plan(str(path), "--loopback", "--machine", "serial").evaluation.header.machine == "serial"
 
 
 def test_the_help_says_so_if_arranging_fails(tmp_path: Path) -> None:
-    """One receive buffer is enough for RECVs that are posted late, but not for those of `--for window`."""
+    """One receive buffer is enough for RECVs that are posted late. `--for window` posts them early, and needs more."""
     path = crossing_program(tmp_path)
     text = path.read_text().replace("pipe down", "limits receive_buffers=1\npipe down", 1)
     for gradient, last_send in (  # on each rank, the RECV of the gradient is moved behind the last SEND
@@ -66,7 +66,7 @@ def test_the_help_says_so_if_arranging_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("machine", ["posted", "window", "rendezvous", "paired", "serial"])
-def test_a_program_that_ends_on_the_transport_runs_whatever_machine_its_header_names(machine: str, tmp_path: Path) -> None:
+def test_a_program_that_ends_on_the_transport_is_accepted_for_any_machine_in_the_header(machine: str, tmp_path: Path) -> None:
     program = compile_schedule("chimera", {"D": 2}, machine=machine, arrange=True).program
     path = tmp_path / "p.json"
     path.write_text(program_to_json(program))
@@ -79,7 +79,7 @@ def test_a_program_that_ends_on_the_transport_runs_whatever_machine_its_header_n
 def test_without_the_compiler_only_programs_for_posted_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     program = compile_schedule("chimera", {"D": 2}).program
-    monkeypatch.setitem(sys.modules, "chimerac.interpreter.launch.compiling", None)
+    monkeypatch.setitem(sys.modules, "chimerac.interpreter.launch.compiling", None)  # its import now fails
     for machine in ("window", "rendezvous", "paired", "serial"):
         path.write_text(program_to_json(program.with_header(machine=machine)))
         assert plan(str(path)).program.header.machine == machine
@@ -111,7 +111,7 @@ def test_a_pipeline_of_a_program_that_hangs_on_its_transport_is_refused(given: s
     assert result == "it was verified for the window machine"
     if given == "path":
         output = tmp_path / "arranged.json"
-        assert chimerac([*shlex.split(command)[1:-1], str(output)]) == 0  # the command with another path to write
+        assert chimerac([*shlex.split(command)[1:-1], str(output)]) == 0  # with another path to write
         losses = run_in_loopback(crossing, lambda transport: pipeline(output, transport).step(x, y), machine="window")
         assert losses == pytest.approx([expected] * 2, rel=1e-5)
     else:

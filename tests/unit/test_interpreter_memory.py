@@ -92,10 +92,12 @@ def test_a_complete_gradient_stays_only_on_the_first_holder() -> None:
         p.grad = torch.full((2,), 7.0)
         gradients.begin()
     assert first.flat[0].tolist() == [7, 7] and second.flat[0].tolist() == [0, 0]
-    for gradients in (first, second):
+    for gradients, p in zip((first, second), parameters, strict=True):
+        assert p.grad is not None
+        p.grad.fill_(5.0)
         gradients.end(sync=False)
         gradients.begin()  # the gradient is that of this rank alone, and stays until the ALLREDUCE
-    assert first.flat[0].tolist() == [7, 7] and not first.are_complete
+        assert gradients.flat[0].tolist() == [5, 5] and not gradients.are_complete
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def model(*layers: Callable[[], nn.Module]) -> Model:
 
 
 class ReadsMask(nn.Module):
-    """Reads the mask, and returns the same tensor."""
+    """Multiplies x by the mask, and returns the same tensor as the mask."""
 
     def forward(self, x: Tensor, mask: Tensor) -> Values:
         return x * mask, mask
@@ -152,44 +154,44 @@ def test_a_description_lists_separately_what_layers_share() -> None:
     mask_bytes = 2 * 2 * 8  # two samples of two positions, eight bytes for each position
     like_mask = [x for x in found.shared if x.made == 0 and x.bytes == mask_bytes]
     assert (2, 3, 7) in [x.kept for x in like_mask], "the first layer makes the mask, and three layers keep it"
-    kept = [[t.kept for t in layer.boundary] for layer in found.layers]
+    kept = [[t.kept for t in layer.boundary] for layer in found.layers]  # by layer, then by tensor of its output
     assert kept[0] == [False, False] and kept[1] == [True, False], "a ReLU keeps its own output"
-    assert kept[2][1] and kept[5][2], "a tensor that an earlier layer keeps, and the output of an exponential"
+    assert kept[2][1] and kept[5][2], "the mask that a ReadsMask keeps, and the output of an exponential"
     assert found.tied[0].layers == (0, 7) and found.tied[0].weight_bytes == BYTES * WIDTH * 4
     eight_stages, one_stage = (found.stage_sums(balanced(found, stages).layers) for stages in (8, 1))
     assert sum(s.kept_bytes for s in eight_stages) < one_stage[0].kept_bytes, "a stage counts nothing that an earlier one made"
 
 
-class Gated(nn.Linear):
-    """A layer that fails without autograd: with the message `raised`; if that is empty, in register_hook."""
+class FailsWithoutAutograd(nn.Linear):
+    """Fails without autograd: with the error text `message`; if that is empty, because it registers a hook."""
 
-    raised = ""
+    message = ""
 
     def __init__(self) -> None:
         super().__init__(8, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.raised and not torch.is_grad_enabled():
-            raise RuntimeError(self.raised)
+        if self.message and not torch.is_grad_enabled():
+            raise RuntimeError(self.message)
         y = super().forward(x)
-        if not self.raised:
+        if not self.message:
             y.register_hook(lambda gradient: gradient)
         return y
 
 
 def test_only_a_layer_that_needs_autograd_may_fail_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers = tuple((f"layer {k}", Gated) for k in range(2))
-    gated = LayeredModel(
-        name="gated",
+    layers = tuple((f"layer {k}", FailsWithoutAutograd) for k in range(2))
+    failing = LayeredModel(
+        name="failing",
         layers=layers,
         loss=lambda outputs, _: (outputs[0].sum(),),
         example=lambda b: Example((torch.zeros(b, 8),), None),
     )
-    described = describe(gated, samples=2)
-    assert described.layers[0].peaks.no_graph == described.layers[0].peaks.forward, "this layer needs autograd"
-    monkeypatch.setattr(Gated, "raised", "not enough memory")
+    described = describe(failing, samples=2)
+    assert described.layers[0].peaks.no_graph == described.layers[0].peaks.forward, "measured with autograd instead"
+    monkeypatch.setattr(FailsWithoutAutograd, "message", "not enough memory")
     with pytest.raises(RuntimeError, match="not enough memory"):
-        describe(gated, samples=2)
+        describe(failing, samples=2)
 
 
 def test_a_layer_gets_contiguous_tensors_from_the_layer_before_it() -> None:
@@ -235,7 +237,7 @@ class PeakMeter(Meter):
 
 
 LENGTH, SAMPLES = 16, 2  # tokens of a sample; samples of a micro-batch
-MODELS = {  # each with its samples
+MODELS = {  # each with a function that makes its samples
     "gpt": (gpt("gpt-nano", LENGTH), lambda: IntegerSamples(LENGTH)),
     "bert": (bert("bert-nano", LENGTH), lambda: Pairs(Text([np.arange(4000, dtype=np.uint8)]), LENGTH, seed=1)),
     "cnn": (cnn("cnn-digits"), lambda: RandomImages(sizes_in(Cnn, "cnn-digits"))),
@@ -252,7 +254,7 @@ MODELS = {  # each with its samples
     ],
 )
 def test_the_peak_within_an_instruction_is_predicted(name: str, case: str) -> None:
-    """case: a schedule, or another program of 1f1b."""
+    """case: a schedule; or "recompute all" or "evaluation", which are other programs of 1f1b."""
     model, samples = MODELS[name]
     if case == "recompute all":
         p = compile_schedule("1f1b", {"D": 2, "N": 3}, recompute=(0, 1)).program
@@ -278,8 +280,8 @@ def test_the_peak_within_an_instruction_is_predicted(name: str, case: str) -> No
         assert 0.94 * expected <= found <= 1.01 * expected, (found, expected, predicted)
 
 
-@pytest.mark.parametrize("name", ["1f1b", "chimera"])
-def test_1f1b_and_chimera_hold_no_more_if_there_are_more_micro_batches_unlike_gpipe(name: str) -> None:
-    assert peaks(name, depth=4, micro_batches=8) == peaks(name, depth=4, micro_batches=32)
+def test_1f1b_and_chimera_hold_no_more_if_there_are_more_micro_batches_unlike_gpipe() -> None:
+    for name in ("1f1b", "chimera"):
+        assert peaks(name, depth=4, micro_batches=8) == peaks(name, depth=4, micro_batches=32), name
     few, many = (max(peaks("gpipe", depth=4, micro_batches=n)) for n in (8, 32))
     assert many > 3 * few, "GPipe holds all of its micro-batches"

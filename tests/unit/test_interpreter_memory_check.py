@@ -92,17 +92,17 @@ def test_ranks_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch
         check(shared - 1, monkeypatch, "--transport", "staged")
 
 
-def test_the_whole_model_of_the_gradient_check_and_shared_state_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_model_of_the_gradient_check_and_sharded_state_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = 2 * 4 * NANO.parameters  # weights and gradients, in float32; they are freed before AdamW has state
     needed = sum(r.peak + max(2 * r.gradients, whole) for r in BY_RANK)
     check(needed, monkeypatch, checks_gradients=True)
     with pytest.raises(ChimeraError, match="E818") as error:
         check(needed - 1, monkeypatch, checks_gradients=True)
     assert f"the check of the gradients: {whole:,} for each rank once" in error.value.diagnostics[0].notes[1]
-    shared = sum(r.peak for r in BY_RANK) + 2 * 4 * NANO.parameters  # with --zero, all ranks together have AdamW's state once
-    check(shared, monkeypatch, "--zero")
+    sharded = sum(r.peak for r in BY_RANK) + 2 * 4 * NANO.parameters  # all ranks together have AdamW's state once
+    check(sharded, monkeypatch, "--zero")
     with pytest.raises(ChimeraError, match="E818"):
-        check(shared - 1, monkeypatch, "--zero")
+        check(sharded - 1, monkeypatch, "--zero")
 
 
 def test_a_job_is_refused_before_any_weight_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_a_job_is_refused_before_any_weight_is_built(monkeypatch: pytest.MonkeyP
         make_job(plan, settings, ranks_here=4)
 
 
-def test_activations_are_counted_in_the_type_in_which_the_device_computes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activations_are_counted_in_the_dtype_in_which_the_device_computes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def activation_bytes(*words: str) -> int:
         settings = parse_options([*WORDS, "--loopback", "--no-check-gradients", *words])
         with pytest.raises(ChimeraError, match="E818") as error:
@@ -153,5 +153,5 @@ def test_the_available_memory_is_limited_by_the_host_and_by_each_cgroup(
         (old / f"memory.{name}").write_text(f"{value}\n")
     groups = [(inner, 2), (outer, 2), (tmp_path / "none", 2), (old, 1)]  # folders with their versions of cgroups
     monkeypatch.setattr(available_memory, "cgroups", lambda _: groups)
-    assert available_memory._available_in_cgroups() == [1000 - (700 - 40), 100 - (60 - 5)], "inactive files can be freed"
-    assert available_memory.available_memory_bytes(cpu) == 45
+    assert available_memory._available_in_cgroups() == [1000 - (700 - 40), 100 - (60 - 5)], "the cache of files can be freed"
+    assert available_memory.available_memory_bytes(cpu) == 100 - (60 - 5), "the smallest of them"

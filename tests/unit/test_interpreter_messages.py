@@ -1,4 +1,4 @@
-"""Messages: packing and unpacking gives the same values, wrong values are not sent, and tables that differ are detected."""
+"""Messages: packing and unpacking gives the same values, wrong ones are not sent, and digests show unequal tables."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ def test_tensors_of_one_shape_without_padding_are_one_stack() -> None:
 
 
 def test_a_value_without_tensors_is_an_empty_message() -> None:
-    for device in (CPU, torch.device("meta")):  # NCCL needs the message on its GPU
+    for device in (CPU, torch.device("meta")):  # meta stands for a GPU, where NCCL needs every message
         layout = Layout((), device)
         assert layout.pack(()).numel() == layout.empty().numel() == 0 and layout.unpack(layout.empty()) == ()
         assert layout.pack(()).device == layout.empty().device == device
@@ -85,7 +85,7 @@ def test_only_tensors_with_a_gradient_are_sent_back() -> None:
     assert with_gradient(BOUNDARY) == (BOUNDARY[0], BOUNDARY[3])
 
 
-def test_tables_that_differ_in_one_thing_have_different_digests() -> None:
+def test_boundary_tables_that_differ_in_one_thing_have_different_digests() -> None:
     first, *others = BOUNDARY
     changed = (
         BoundaryTensor((3, 2), "float32", gradient=True),

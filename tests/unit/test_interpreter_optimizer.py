@@ -24,7 +24,7 @@ def falling(optimizer: torch.optim.Optimizer, settings: Settings) -> LRScheduler
         case "cosine":
             return CosineAnnealingLR(optimizer, rest, eta_min=settings.rate * settings.rate_floor)
         case "linear":
-            return LinearLR(optimizer, 1.0, max(settings.rate_floor, 1e-12), total_iters=rest)
+            return LinearLR(optimizer, 1.0, settings.rate_floor, total_iters=rest)
         case "constant":
             return ConstantLR(optimizer, 1.0)
 
@@ -48,7 +48,11 @@ def test_rates_are_above_0_and_at_most_the_given_rate_for_short_and_long_warm_up
         settings = replace(SETTINGS, rate_schedule=kind, warm_up=warm_up)
         rates = [learning_rate(settings, t) for t in range(settings.iterations)]
         assert all(0 < rate <= settings.rate * (1 + 1e-12) for rate in rates)
+
+
+def test_the_first_rate_is_the_given_one_without_a_warm_up_and_in_a_run_of_one_iteration() -> None:
     assert learning_rate(replace(SETTINGS, warm_up=0), 0) == SETTINGS.rate
+    # By default the warm-up has at least one iteration. A warm-up of one begins with the given rate.
     assert learning_rate(replace(SETTINGS, iterations=1, warm_up=None), 0) == SETTINGS.rate
 
 

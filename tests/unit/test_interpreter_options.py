@@ -16,7 +16,7 @@ from chimerac.models.families import preset
 from chimerac.models.presets import PRESETS
 
 
-def test_the_options_of_the_first_command_of_the_readme() -> None:
+def test_the_options_of_the_first_run_in_the_readme() -> None:
     options = parse_options(["schedules/chimera.sched", "-p", "D=2", "-p", "N=8"])
     assert options.schedule == Path("schedules/chimera.sched")
     assert dict(options.parameters) == {"D": 2, "N": 8}

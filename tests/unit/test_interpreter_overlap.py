@@ -79,7 +79,7 @@ def test_all_tasks_of_a_micro_batch_are_on_one_stream_and_only_a_pair_runs_at_th
 
 
 def test_a_micro_batch_whose_two_tasks_are_in_pairs_stays_on_its_stream() -> None:
-    """The forward of m1 overlaps with the backward of m0, and its backward with the forward of m2: m0 and m2 share a stream."""
+    """m1 overlaps with m0 in its forward, and with m2 in its backward. So m0 and m2 share a stream."""
     instructions = [Fwd(0, 0, (0,)), *pair(1, 0), *pair(2, 1), Bwd(0, 0, (2,))]
     assert overlap_of(instructions) == Overlap(first={1, 3}, second_stream={(0, 0, 1)})
 
@@ -94,6 +94,7 @@ def test_two_forwards_and_two_backwards_run_one_after_the_other(kinds: tuple[typ
 
 
 MICRO_BATCHES = range(5)
+# Overlapped pairs: the micro-batch of the forward and that of the backward, which differ.
 PAIRS = st.lists(st.permutations(MICRO_BATCHES).map(lambda order: (order[0], order[1])), max_size=8)
 
 
@@ -101,7 +102,7 @@ PAIRS = st.lists(st.permutations(MICRO_BATCHES).map(lambda order: (order[0], ord
 def test_pairs_are_left_out_only_where_no_choice_of_streams_serves_all(pairs: list[tuple[int, int]]) -> None:
     """The tasks of the pairs that run at the same time are on two streams.
 
-    All choices of streams are tried: if one separates the tasks of every pair, every pair runs at the same time.
+    All choices of streams are tried: if one of them separates the tasks of every pair, no pair is left out.
     """
     overlap = overlap_of([i for forward, backward in pairs for i in pair(forward, backward)])
     taken = [pairs[number // 2] for number in overlap.first]
@@ -119,7 +120,7 @@ def test_micro_batches_of_one_task_share_a_stream() -> None:
 
 @pytest.mark.parametrize("schedule", ["dualpipe", "dualpipev"])
 def test_programs_with_pairs_have_the_gradients_of_one_process(schedule: str) -> None:
-    """Every pair of these schedules runs at the same time, and tensors that tasks read are kept."""
+    """The two tasks of every pair run at the same time, and tensors that tasks read are kept."""
     program, recorders = compile_schedule(schedule).program, {}
     model = deep_model(middle=program.header.stages - 2)
     parts = partitioned(program, model, description_of(model))

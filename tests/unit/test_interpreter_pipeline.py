@@ -107,7 +107,7 @@ def test_a_rank_without_gradients_takes_part_in_clipping() -> None:
     assert run_in_loopback(program, run) == [pytest.approx(1e-3, rel=1e-2)] * 3
 
 
-class Counting(nn.Linear):
+class WithExtraState(nn.Linear):
     """A layer with extra state, which is no tensor."""
 
     def get_extra_state(self) -> dict[str, int]:
@@ -117,7 +117,7 @@ class Counting(nn.Linear):
 def test_extra_state_of_modules_is_not_in_the_state() -> None:
     program = compile_schedule("1f1b", {"D": 2, "N": 2}).program
     model = net()
-    model.first = Counting(WIDTH, WIDTH)
+    model.first = WithExtraState(WIDTH, WIDTH)
     names = [name for name, _ in model.named_parameters()]
     for state in on_all_ranks(program, lambda pipe: pipe.full_state_dict(), model=model):
         assert list(state) == names
@@ -155,7 +155,7 @@ def test_an_evaluation_leaves_no_gradients_and_draws_no_dropout() -> None:
 
 
 class Slope(nn.Module):
-    """Adds the derivative of a function of its input: its forward computes a gradient."""
+    """Returns its input plus the gradient of a function of the input. So its forward computes a gradient."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from chimerac.interpreter.errors import RankError
 from tests.distributed.alone import Alone
 from tests.helpers_classifier import CLASSES, SAMPLES, WIDTH, batch, net, on_all_ranks, pipeline
 
-ONE, LINEAR = torch.zeros(1, 1), nn.Linear(1, 1)
+ROW, LINEAR = torch.zeros(1, 1), nn.Linear(1, 1)  # a sample with one feature, and a layer for it
 
 
 class Branching(nn.Linear):
@@ -83,6 +83,7 @@ def test_a_loss_that_is_no_number_is_named(loss: Callable[..., Any], message: st
     pipe = pipeline("gpipe", Alone(), parameters={"D": 1, "N": 2}, loss=loss)
     with pytest.raises(RankError, match=f"FWD main s0 m0: {message}"):
         pipe.step(*batch(SAMPLES * 2))
+    # With targets, the loss is called when the pipeline is created.
     with pytest.raises((TypeError, ValueError), match=message):
         pipeline("gpipe", Alone(), parameters={"D": 1, "N": 2}, loss=loss, targets=batch(SAMPLES)[1])
 
@@ -109,8 +110,8 @@ def split_into(counts: Sequence[int]) -> Callable[[], object]:
         (lambda: pipeline("1f1b", Alone(), inputs=[]), ValueError, "no tensor in the inputs"),
         (lambda: pipeline("1f1b", Alone(), inputs=3), TypeError, "int"),
         (lambda: pipeline("1f1b", Alone(), inputs=torch.tensor(3)), TypeError, "not a tensor without dimensions"),
-        (lambda: Pipeline([], "1f1b", loss=F.mse_loss, inputs=ONE, transport=Alone()), ValueError, "no layer"),
-        (lambda: Pipeline([3], "1f1b", loss=F.mse_loss, inputs=ONE, transport=Alone()), TypeError, "layer 0 has the type int"),
+        (lambda: Pipeline([], "1f1b", loss=F.mse_loss, inputs=ROW, transport=Alone()), ValueError, "no layer"),
+        (lambda: Pipeline([3], "1f1b", loss=F.mse_loss, inputs=ROW, transport=Alone()), TypeError, "layer 0 has the type int"),
         (lambda: pipeline("1f1b", Alone(), net_layers=[LINEAR]), ValueError, "not a submodule of the model Net"),
     ],
 )  # fmt: skip

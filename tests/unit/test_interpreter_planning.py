@@ -52,14 +52,14 @@ def test_a_compiled_program_is_read_in_either_form_and_verified(form: str, tmp_p
         with pytest.raises(ChimeraError, match="E808"):
             plan(str(path), *words)
     path.write_text(text.replace('"peer": 1', '"peer": 0') if form == "json" else text.replace("-> 1", "-> 0"))
-    with pytest.raises(ChimeraError, match="E4"):
+    with pytest.raises(ChimeraError, match="E4"):  # a finding of the verifier
         plan(str(path))
 
 
 def test_a_timed_plan_has_the_simulators_times() -> None:
     timed = plan("--timed", "20")
     assert timed.evaluation is None
-    assert timed.predicted == IterationTimes(last_task_end=16, bubbles=(0.25,) * 4)
+    assert timed.predicted == IterationTimes(last_task_end=16, bubbles=(0.25,) * 4)  # in units of cost
 
 
 def test_a_mistake_is_reported_and_of_two_mistakes_the_one_that_is_checked_first(tmp_path: Path) -> None:
@@ -81,6 +81,7 @@ def test_a_mistake_is_reported_and_of_two_mistakes_the_one_that_is_checked_first
 
 
 def test_the_default_model_has_at_least_one_layer_for_each_stage_and_a_given_model_is_kept() -> None:
+    """NAME/K has K blocks, and K + 2 layers."""
     for words, name in (
         (["schedules/zb_v.sched", "-p", "D=4"], "gpt-small/6"),
         (["schedules/zb_v.sched", "-p", "D=2"], "gpt-small"),

@@ -1,4 +1,4 @@
-"""bfloat16: stages compute under torch.autocast as one process does, and gradients add up in the type of the parameters."""
+"""bfloat16: stages compute under autocast as one process does, and gradients add up in the dtype of the parameters."""
 
 from __future__ import annotations
 
@@ -71,18 +71,18 @@ def test_losses_and_gradients_are_those_of_one_process_under_autocast(
     assert not expected["head.weight"].equal(gradients(in_float32)["head.weight"]), "autocast changes the gradients"
 
 
-def test_the_boundary_table_has_for_each_stage_the_type_that_autocast_gives_its_last_layer() -> None:
-    class Linears(Decoder):
+def test_the_boundary_table_has_for_each_stage_the_dtype_that_autocast_gives_its_output() -> None:
+    class NormsAndLinear(Decoder):
         @property
         def layers(self) -> list[nn.Module]:
-            return [self.embed, *(block.norm for block in self.blocks), *(block.up for block in self.blocks[:1])]
+            return [self.embed, *(block.norm for block in self.blocks), self.blocks[0].up]
 
     def run(pipe: Pipeline) -> list[str]:
         return [spec.dtype for specs in pipe.boundary_table for spec in specs]
 
-    types_of_ranks = in_loopback("1f1b", {"D": 2, "N": 2}, lambda: Linears(blocks=2), run, autocast=BF16, split=(2, 2))
+    dtypes_of_ranks = in_loopback("1f1b", {"D": 2, "N": 2}, lambda: NormsAndLinear(blocks=2), run, autocast=BF16, split=(2, 2))
     # Stage 0 ends with a norm, which autocast computes in float32, and stage 1 with a linear. Both ranks have the same table.
-    assert types_of_ranks == [["float32", "bfloat16"]] * 2
+    assert dtypes_of_ranks == [["float32", "bfloat16"]] * 2
 
 
 def test_autocast_in_float16_is_refused() -> None:

@@ -171,7 +171,7 @@ def test_tensorboard_has_the_numbers_of_the_log(tmp_path: Path, capsys: pytest.C
 
 
 def test_tensorboard_has_the_timeline_predicted_and_measured(tmp_path: Path) -> None:
-    pictures = pytest.importorskip("matplotlib.image")
+    matplotlib_image = pytest.importorskip("matplotlib.image")
     timeline, folder = tmp_path / "t.json", tmp_path / "runs"
     # fmt: off
     words = ["chimera", "-p", "D=2", "-p", "N=2", "--loopback", "--iterations", "2", "--model", "gpt-nano",
@@ -184,7 +184,7 @@ def test_tensorboard_has_the_timeline_predicted_and_measured(tmp_path: Path) -> 
     written = images(folder)
     assert sorted(written) == ["timeline/measured", "timeline/predicted"]
     for ((step, width, height, png),) in written.values():
-        assert step == 2 and pictures.imread(BytesIO(png)).shape == (height, width, 4)
+        assert step == 2 and matplotlib_image.imread(BytesIO(png)).shape == (height, width, 4)
     (*_, measured_png), (*_, predicted_png) = written["timeline/measured"][0], written["timeline/predicted"][0]
     assert measured_png != predicted_png
     measured, predicted = (scalars(folder)[name] for name in ("makespan_s", "predicted_makespan_s"))
@@ -194,6 +194,7 @@ def test_tensorboard_has_the_timeline_predicted_and_measured(tmp_path: Path) -> 
 def test_a_full_disk_ends_tensorboard_and_not_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = Record(0, iterations=4, log=tmp_path / "log", tensorboard=tmp_path / "runs")
     assert record._scalars is not None
+    # From here on, each write for TensorBoard fails as on a full disk.
     full = record._scalars._file = record._scalars._records._writer = open("/dev/full", "wb")  # noqa: SIM115
     for iteration in (1, 2):
         record.write({"iteration": iteration, "loss": 2.5})

@@ -61,7 +61,7 @@ class Job:
         assert not thread.is_alive()
 
     def close(self) -> None:
-        """Stop all threads. In a job that has failed they wait until a rank claims the report, so each rank claims it."""
+        """Stop all threads. After a failure they wait until a rank claims the report. So every rank claims it here."""
         for rank in self.answering:
             self.checks[rank].claim_report()
             self.checks[rank].stop()
@@ -144,6 +144,7 @@ def test_a_full_disk_does_not_kill_a_rank_and_leaves_no_position(tmp_path: Path)
         "path = Path(sys.argv[1]) / 'progress'; position = Progress(path).position; position[NUMBER] = 3\n"
         "print(position[NUMBER], read_position(path))"
     )
+    # In a mount namespace of its own: a file system of 64 KiB that is full.
     commands = 'mount -t tmpfs -o size=64k none "$1" && { head -c 1M /dev/zero > "$1/fill"; exec "$2" -c "$3" "$1"; }'
     words = ["unshare", "--mount", "sh", "-c", commands, "sh", str(tmp_path), sys.executable, code]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60)

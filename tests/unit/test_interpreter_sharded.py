@@ -1,4 +1,4 @@
-"""An optimizer whose state is shared out over the holders of each parameter: equal weights, one copy of the state."""
+"""An optimizer whose state is sharded over the holders of each parameter: equal weights, one copy of the state."""
 
 from __future__ import annotations
 
@@ -69,24 +69,24 @@ def test_weights_are_bit_equal_and_the_state_is_there_once(
 ) -> None:
     """copies: how many ranks hold each parameter."""
     whole = trained(lambda pipe: AdamW(groups_of(pipe), lr=1e-2), schedule, parameters, width)
-    shared = trained(lambda pipe: pipe.sharded_optimizer(AdamW, groups_of(pipe), lr=1e-2), schedule, parameters, width)
-    for (expected, _), (found, _) in zip(whole, shared, strict=True):
+    sharded = trained(lambda pipe: pipe.sharded_optimizer(AdamW, groups_of(pipe), lr=1e-2), schedule, parameters, width)
+    for (expected, _), (found, _) in zip(whole, sharded, strict=True):
         assert expected.keys() == found.keys() and all(t.equal(found[name]) for name, t in expected.items())
-    sizes = [size for _, size in shared]
+    sizes = [size for _, size in sharded]
     assert sum(size for _, size in whole) == copies * sum(sizes)
     assert sum(sizes) == 2 * sum(p.numel() for p in Decoder(4).parameters()), "AdamW keeps two moments of each number"
-    assert copies == 1 or max(sizes) <= 1.5 * sum(sizes) / len(sizes), "the ranks share the state about equally"
+    assert copies == 1 or max(sizes) <= 1.5 * sum(sizes) / len(sizes), "the ranks have about equal parts of the state"
 
 
-def test_the_state_of_sgd_with_named_parameters_is_shared_out() -> None:
-    def sharded(pipe: Pipeline) -> Optimizer:
+def test_the_state_of_sgd_with_named_parameters_is_sharded() -> None:
+    def make_sharded(pipe: Pipeline) -> Optimizer:
         return pipe.sharded_optimizer(SGD, pipe.named_parameters(), lr=0.1, momentum=0.9)
 
     whole = trained(lambda pipe: SGD(pipe.parameters(), lr=0.1, momentum=0.9), "chimera", {"D": 2, "N": 2}, width=1)
-    shared = trained(sharded, "chimera", {"D": 2, "N": 2}, width=1)
-    for (expected, _), (found, _) in zip(whole, shared, strict=True):
+    sharded = trained(make_sharded, "chimera", {"D": 2, "N": 2}, width=1)
+    for (expected, _), (found, _) in zip(whole, sharded, strict=True):
         assert all(t.equal(found[name]) for name, t in expected.items())
-    assert sum(size for _, size in whole) == 2 * sum(size for _, size in shared)
+    assert sum(size for _, size in whole) == 2 * sum(size for _, size in sharded)
 
 
 def test_options_hooks_closures_and_state_dicts_work_as_in_an_optimizer_of_torch() -> None:
@@ -114,7 +114,7 @@ def test_options_hooks_closures_and_state_dicts_work_as_in_an_optimizer_of_torch
         assert all(t.equal(loaded.state[p][name]) for p in optimizer.state for name, t in optimizer.state[p].items())
         whole = AdamW(groups_of(pipe), lr=1e-2)
         whole.step()
-        loaded.load_state_dict(whole.state_dict())  # from a run that did not share its state out
+        loaded.load_state_dict(whole.state_dict())  # from a run whose state was not sharded
         assert loaded.state.keys() == optimizer.state.keys()
         loaded.step()
         optimizer.zero_grad()
@@ -122,7 +122,7 @@ def test_options_hooks_closures_and_state_dicts_work_as_in_an_optimizer_of_torch
         return state_size(loaded), state_size(whole)
 
     ranks = in_loopback("chimera", {"D": 2, "N": 2}, lambda: Decoder(2), run)
-    assert sum(whole for _, whole in ranks) == 2 * sum(shared for shared, _ in ranks)
+    assert sum(whole for _, whole in ranks) == 2 * sum(sharded for sharded, _ in ranks)
 
 
 def test_a_parameter_outside_the_pipeline_and_gradients_that_are_not_summed_are_refused() -> None:
@@ -156,7 +156,7 @@ def test_frozen_parameters_have_no_state_and_do_not_change() -> None:
     assert size == 2 * trained_numbers, "AdamW keeps two moments of each number"
 
 
-def test_the_trainer_shares_out_the_state_with_zero() -> None:
+def test_with_zero_the_trainer_shards_the_state() -> None:
     program, model = compile_schedule("chimera", {"D": 2, "N": 2}).program, gpt("gpt-nano", sequence_length=8)
     settings = Settings(iterations=3, seed=3, micro_batch=2, rate=1e-3)
 
@@ -170,6 +170,6 @@ def test_the_trainer_shares_out_the_state_with_zero() -> None:
 
         return run_in_loopback(program, rank, seed=4)
 
-    whole, shared = results(zero=False), results(zero=True)
-    assert [losses for losses, _ in whole] == [losses for losses, _ in shared]
-    assert sum(size for _, size in whole) == 2 * sum(size for _, size in shared)
+    whole, sharded = results(zero=False), results(zero=True)
+    assert [losses for losses, _ in whole] == [losses for losses, _ in sharded]
+    assert sum(size for _, size in whole) == 2 * sum(size for _, size in sharded)

@@ -69,7 +69,7 @@ COMPLEX = torch.complex128
 # operation.
 CALLS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "linear by keyword": (partial(Calls, lambda x, w, b: F.linear(input=x, weight=w, bias=b), (6, 8), (6,)), sequence),
-    "linear with one output": (partial(Calls, lambda x, w, b: F.linear(x, w), (8,), ()), sequence),
+    "linear with one output": (partial(Calls, lambda x, w: F.linear(x, w), (8,)), sequence),
     "linear with one bias": (partial(Calls, lambda x, w, b: F.linear(x, w, b), (6, 8), (1,)), sequence),
     "linear with a bias of rows": (partial(Calls, lambda x, w, b: F.linear(x, w, b), (6, 8), (3, 6)), sequence),
     "linear of bias": (partial(Calls, lambda x, w: F.linear(constant(4, 6), w, x), (8, 6)), lambda: sequence()[0, 0]),
@@ -145,7 +145,7 @@ def test_the_halves_of_a_backward_give_the_gradients_of_autograd(name: str, firs
     x.requires_grad_(x.is_floating_point() and not first)
     for of_halves, expected in gradients_of_both(module, x):
         torch.testing.assert_close(of_halves, expected, rtol=1e-12, atol=1e-12)
-        # The gradient has no graph, which would keep its inputs alive.
+        # The gradient has no graph: a graph would keep the tensors alive that it needs.
         assert of_halves is None or not of_halves.requires_grad
 
 

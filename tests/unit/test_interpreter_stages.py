@@ -18,7 +18,7 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers_pipeline import VOCABULARY, WIDTH, Decoder, batch, cross_entropy, gradients, one_process
 
-Stages = dict[int, Any]
+Stages = dict[int, Any]  # number of the stage -> module
 Build = Callable[[int, int], Any]  # (number of the stage, count of stages) -> module, or (prefix, module)
 
 

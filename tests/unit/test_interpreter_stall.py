@@ -29,12 +29,12 @@ class Ranks:
     def at(self, rank: int, text: str, awaited: Awaited | None = None, posted: str = "", run: int = 1) -> Ranks:
         """Put a rank at the first instruction whose text begins with `text`.
 
-        awaited: what the rank waits for; None: it computes. posted: how the text of the instruction begins that posted the
-        awaited operation. run: the number of the rank's iteration, from 1.
+        awaited: what the rank waits for; None: it computes. posted: the beginning of the text of the instruction that
+        posted the awaited operation. run: the number of the rank's iteration, from 1.
         """
-        number = self.number(rank, posted) if posted else NONE
-        position = Position(run, self.number(rank, text), number, self.key)
-        self.statuses[rank] = Status(position, awaited=awaited, posted=number, waited_s=2.5)
+        posted_number = self.number(rank, posted) if posted else NONE
+        position = Position(run, self.number(rank, text), posted_number, self.key)
+        self.statuses[rank] = Status(position, awaited=awaited, posted=posted_number, waited_s=2.5)
         return self
 
     def reason(self, rank: int = 0) -> list[str]:
@@ -118,7 +118,7 @@ def test_a_wait_for_all_ranks_is_late_because_of_the_rank_that_computes(kind: st
 def test_ranks_in_the_same_step_of_the_set_up_do_not_wait_for_each_other() -> None:
     """Each of them awaits the others. So their values `awaited` have the same text and different ranks."""
     statuses = {
-        r: Status(Position(), awaited=Awaited("connecting ranks 0, 1", "other", tuple({0, 1, 2} - {r}))) for r in range(3)
+        r: Status(Position(), awaited=Awaited("connecting ranks 0, 1, 2", "other", tuple({0, 1, 2} - {r}))) for r in range(3)
     }
     assert Stall(Progress(), statuses).reason(0).splitlines()[0].startswith("every rank answers")
     statuses[2] = Status(Position(), awaited=Awaited("the rendezvous of all ranks", "other", (0, 1)))

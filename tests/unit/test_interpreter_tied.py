@@ -150,7 +150,7 @@ def test_a_module_that_is_two_layers_gets_the_loss_and_the_gradient_of_one_proce
     inputs, targets = torch.ones(2, 4), torch.zeros(2, 4)
 
     def run(pipe: Pipeline) -> tuple[float, Tensor]:
-        loss = pipe.step(inputs.repeat(2, 1), targets.repeat(2, 1))
+        loss = pipe.step(inputs.repeat(2, 1), targets.repeat(2, 1))  # two equal micro-batches
         return loss, next(iter(gradients(pipe).values()))
 
     model = layers()
@@ -164,7 +164,7 @@ def test_a_module_that_is_two_layers_gets_the_loss_and_the_gradient_of_one_proce
 
 
 class TiedFirst(First):
-    """A first layer whose table is tied."""
+    """A first layer whose table is tied. It starts with the same numbers as the weight of TiedLast."""
 
     tied = {"embedding": "table"}  # noqa: RUF012
 
@@ -201,7 +201,7 @@ rank 1:
 
 
 def tied_program() -> Program:
-    """Return the program of TIED_PIPE with an all-reduce of the tied set at the end of each rank."""
+    """Return the program of TIED_PIPE with an all-reduce of the tied set at the end of each stream."""
     untied = program(TIED_PIPE, "tied", ranks=2, stages=2, micro_batches=1)
     streams = [[*untied.stream(g), AllReduce("embedding", stage=0, ranks=(0, 1))] for g in range(2)]
     return program_of(replace(untied.header, tied=(Tied("embedding", (0, 1)),)), streams)

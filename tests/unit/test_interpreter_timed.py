@@ -156,8 +156,8 @@ def test_predicted_and_measured_are_in_one_table() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt-nano", "bert-mini", "cnn-digits"])
-def test_the_message_of_timed_stages_is_what_the_first_layer_passes_on(name: str) -> None:
-    """The description of the model, which is measured with fake tensors, has the same tensors except for `kept`."""
+def test_first_boundary_is_what_the_first_layer_passes_on(name: str) -> None:
+    """Timed stages send tensors like the first one. The model's description has the same ones except for `kept`."""
     model = preset(name, sequence_length=32)
     boundary = describe(model, samples=2).layers[0].boundary
     assert first_boundary(model, samples=2) == tuple(replace(t, kept=False) for t in boundary)

@@ -72,7 +72,7 @@ def test_a_trace_has_every_instruction_once_and_an_arrow_for_each_message(
         assert start["ts"] < end["ts"], "one process has one clock"
         value, place, peer = re.fullmatch(r"SEND (act|grad) (.*) -> (\d+)", send["name"]).groups()
         assert int(peer) == end["pid"]
-        pipe, stage, sent = place.split()
+        pipe, stage, sent = place.split()  # such as "main", "s1" and "m0,1"
         op, reader_pipe, reader_stage, read = reader["name"].split()[:4]
         assert op in {"act": ("FWD",), "grad": ("BWD", "BWD_INPUT")}[value]
         assert (reader_pipe, reader_stage) == (pipe, stage)
@@ -131,6 +131,7 @@ def test_the_predicted_timeline_has_the_form_of_the_measured_one() -> None:
         trainer.gradients(0)
         return predicted, trainer.pipeline.timeline(), trainer.pipeline.predicted().last_task_end
 
+    # Each rank has two forwards of 1 and two backwards of 2, and is never idle.
     for predicted, measured, last_task_end in run_in_loopback(program, rank):
         assert (predicted.row == measured.row).all() and (predicted.rank == measured.rank).all()
         assert predicted.finish / predicted.scale == predicted.makespan / predicted.scale == last_task_end == 6
@@ -140,10 +141,9 @@ def test_a_trace_that_cannot_be_written_is_refused_on_every_rank(tmp_path: Path)
     program = compile_schedule("gpipe", {"D": 2, "N": 1}).program
 
     def rank(transport: Transport) -> str:
-        pipe = trainer_of(program, transport).pipeline
-        with pytest.raises(ValueError, match="nothing to trace before the first step"):
-            pipe.trace(tmp_path / "trace.json")
         trainer = trainer_of(program, transport)
+        with pytest.raises(ValueError, match="nothing to trace before the first step"):
+            trainer.pipeline.trace(tmp_path / "trace.json")
         trainer.gradients(0)
         with pytest.raises(ChimeraError, match=r"E811: the trace .*gone.*cannot be written") as caught:
             trainer.pipeline.trace(tmp_path / "gone" / "trace.json")
@@ -219,4 +219,5 @@ def test_each_instruction_is_a_range_of_torchs_profiler_only_with_profile_ranges
         assert ranges == (texts + Counter(epilogue=1) if profile_ranges else Counter())
         forward = [e for e in events if e.name.startswith("FWD")]
         assert all(any("aten::" in child.name for child in e.cpu_children) for e in forward), "operators are in their range"
+        # Without profile_ranges, no call is wrapped.
         assert all(("_in_range" in repr(call)) == profile_ranges for call in trainer.pipeline.executor.calls)

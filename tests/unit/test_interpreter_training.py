@@ -1,4 +1,4 @@
-"""The epilogue: norm, clipping, figures of ranks, a loss that is nan. Training in one process. Evaluations."""
+"""The epilogue: norm, clipping, measurements of the ranks, a loss that is nan. Training in one process. Evaluations."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -140,7 +140,7 @@ def test_an_evaluation_of_several_batches_counts_its_targets_once() -> None:
 
 
 @pytest.mark.parametrize("samples", [3, 4, 7])
-def test_an_evaluation_returns_the_mean_over_its_samples_and_leaves_training_mode_and_no_gradients(samples: int) -> None:
+def test_an_evaluation_returns_the_mean_over_its_targets_and_changes_neither_mode_nor_gradients(samples: int) -> None:
     def masked(outputs: Values, targets: Values) -> Values:
         return ((outputs[0].sum(-1) * targets[0] * (targets[0] != IGNORED)).sum(),)
 

@@ -187,7 +187,7 @@ def test_names_are_proposed_after_a_syntax_error_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old", "new"),  # the comments say which words of the help describe the edit
     [
         ("micro_batches N // 2 }\npipe", "microbatches N // 2 }\npipe"),  # did you mean
         ("+ 2*D - 1 - s\n}", "+ 2D - 1 - s\n}"),  # write ... instead of ...
@@ -248,7 +248,7 @@ class Editor:
         )
 
     async def findings(self, uri: str, version: int = 1) -> list[lsp.Diagnostic]:
-        """Wait for the findings of a version of a document."""
+        """Wait for the findings of a version of a document, and return them."""
         while True:
             found = await self.published.get()
             if (found.uri, found.version) == (uri, version):
@@ -376,7 +376,7 @@ def test_a_newer_text_does_not_wait_for_an_older_one(with_editor: Run) -> None:
         edits = await editor.client.text_document_formatting_async(
             lsp.DocumentFormattingParams(document, lsp.FormattingOptions(tab_size=4, insert_spaces=True))
         )
-        assert edits is None  # it has syntax errors
+        assert edits is None  # the newest text has syntax errors
 
     with_editor(play)
 
@@ -412,6 +412,7 @@ def test_a_text_that_was_not_verified_has_a_warning(monkeypatch: pytest.MonkeyPa
 
 # --- Neovim --------------------------------------------------------------------------------------------------------------
 
+# Lua that Neovim runs with WRONG open: it asks the server, applies the quick fix, formats, and prints the answers.
 ASK = """
 local buffer = vim.api.nvim_get_current_buf()
 local function wait(f) return vim.wait(60000, f, 20) end

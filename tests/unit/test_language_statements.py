@@ -28,6 +28,7 @@ def test_recomputation_changes_no_order_if_prefer_does_not_name_it() -> None:
     recomputing, plain = (compile_text(t).program for t in (text, text.replace(" recompute", "")))
     orders = [[p.text(row).replace(" recompute", "") for row in range(len(p))] for p in map(tasks_only, (recomputing, plain))]
     assert orders[0] == orders[1]
+    # A backward costs 2, and 1 more if it runs its forward again.
     assert simulate(plain).makespan < simulate(recomputing).makespan == simulate(plain, {"B": 3}).makespan
 
 

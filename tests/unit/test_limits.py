@@ -152,7 +152,7 @@ def lengths(i: Instruction, names: tuple[str, ...]) -> tuple[int, int]:
     """
     file = program_to_json(program_of(Header("x", {}, ranks=1, stages=1, micro_batches=1, pipes=(Pipe("p", (0,), ()),)), [[i]]))
     ids = i.ranks if isinstance(i, AllReduce) else i.micro_batches
-    in_json = len(file.split('"streams": [')[1].strip("[]}\n ")) + len("{},\n  ")
+    in_json = len(file.split('"streams": [\n [')[1].removesuffix("]\n]}\n")) + len(",\n  ")
     in_text = len(instruction_text(i, names)) + len("  \n")
     return in_json - len(str(ids[0])), in_text - len(str(ids[0]))
 

@@ -219,7 +219,8 @@ def test_a_long_cycle_of_waits_is_shown_in_part() -> None:
     )
     first = ", ".join(map(str, range(12)))
     assert d.message == f"the order deadlocks: ranks {first} and 2 more wait for each other in a cycle"
-    assert d.notes[0].count("which") == 12 and d.notes[0].endswith("\n... and 2 more waits")
+    *waits, more = d.notes[0].splitlines()
+    assert len(waits) == 12 and more == "... and 2 more waits"
     drawn = d.notes[-1].splitlines()[1:]
     assert len(drawn) == 12
     assert {line.index("|") for line in drawn} == {len("rank 11 ")}, "all lines of the drawing begin in one column"

@@ -125,12 +125,12 @@ def test_the_help_for_a_limit_of_an_evaluation_program_names_no_backward(limit: 
     assert found.help.startswith(change) and "backward" not in found.help
 
 
-V_SHAPED = on_one_rank("F(s, m) at s*N + m   B(s, m) at 4*N - s*N + m")
+GPIPE_ON_ONE_RANK = on_one_rank("F(s, m) at s*N + m   B(s, m) at 4*N - s*N + m")
 
 
 def test_values_that_stay_on_their_rank_grow_with_the_micro_batches() -> None:
     for n in (1, 4, 256):
-        (m,) = memory(compile_text(V_SHAPED, {"N": n}).program, TOY)
+        (m,) = memory(compile_text(GPIPE_ON_ONE_RANK, {"N": n}).program, TOY)
         assert (m.activations, m.buffers, m.values, m.sends) == (57 * n, 0, 24 * n + 16, 0)
         assert m.peak == 880 + 57 * n + 24 * n + 16
 
@@ -246,7 +246,7 @@ def test_tensors_that_layers_share_are_counted_once_and_an_input_is_a_value() ->
 
 
 def test_tied_parameters_are_held_once_by_a_rank() -> None:
-    text = V_SHAPED.replace("stages 2\n", "stages 2\ntied table on stages 0, 1\n")
+    text = GPIPE_ON_ONE_RANK.replace("stages 2\n", "stages 2\ntied table on stages 0, 1\n")
     tied = replace(TOY, tied=(TiedLayers("table", (0, 1), parameters=10, weight_bytes=40, gradient_bytes=30),))
     for description, expected in ((TOY, (440, 440)), (tied, (400, 410))):
         (m,) = memory(compile_text(text, {"N": 1}).program, description)
@@ -346,8 +346,8 @@ def test_the_workspace_of_every_run(first: Peaks, expected: dict[Run, int]) -> N
         replace(empty, kept_bytes=20, split_kept_bytes=22, weight_kept_bytes=12, boundary=(tensor(5),), peaks=second),
         replace(empty, boundary=(tensor(1),)),
     )
-    found = ModelDescription("m", 1, layers).stage_sums((range(1), range(1, 3), range(3, 4)))[1].workspace
-    assert dict(zip(Run, found, strict=True)) == expected
+    workspace = ModelDescription("m", 1, layers).stage_sums((range(1), range(1, 3), range(3, 4)))[1].workspace
+    assert dict(zip(Run, workspace, strict=True)) == expected
 
 
 @pytest.mark.parametrize("name", ["1f1b", "chimera_zb", "chimera_recompute", "interleaved", "chimera_doubling"])

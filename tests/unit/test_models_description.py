@@ -47,6 +47,7 @@ def test_stage_sums_add_layers_and_hold_tied_parameters_once() -> None:
     assert [t.bytes for t in one_stage.boundary] == [24, 5]
 
 
+# Random layers. Their names have no control or format characters, surrogates or separators of lines: those are refused.
 amounts = st.integers(0, 2**53)
 tensors = st.builds(
     Tensor,
@@ -56,13 +57,13 @@ tensors = st.builds(
 )
 layers = st.builds(
     Layer,
-    st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp")), min_size=1, max_size=9),
-    amounts,
-    amounts,
-    amounts,
-    amounts,
-    st.lists(tensors, min_size=1, max_size=3).map(tuple),
-    amounts,
+    name=st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp")), min_size=1, max_size=9),
+    parameters=amounts,
+    weight_bytes=amounts,
+    kept_bytes=amounts,
+    weight_kept_bytes=amounts,
+    boundary=st.lists(tensors, min_size=1, max_size=3).map(tuple),
+    cost=amounts,
 )
 
 

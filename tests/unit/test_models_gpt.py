@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from chimerac.chimera_ir.model import ModelDescription, Shared, model_from_json
+from chimerac.chimera_ir.model import Shared, model_from_json
 from chimerac.chimera_ir.partition import balanced
 from chimerac.interpreter.adapters.losses import cross_entropies
 from chimerac.interpreter.runtime.describe import describe
@@ -40,7 +40,7 @@ def test_weights_depend_only_on_seed_and_layer() -> None:
     torch.manual_seed(5)
     state = torch.get_rng_state()
     expected = weights(1, 0)
-    assert torch.get_rng_state().equal(state), "building must not change the state of the global random numbers"
+    assert torch.get_rng_state().equal(state), "building must not change the state of torch's random generator"
     torch.manual_seed(6)
     assert weights(1, 0).equal(expected)
     assert not weights(2, 0).equal(expected) and not weights(1, 1).equal(expected)
@@ -147,8 +147,7 @@ def test_the_largest_preset_of_the_family_gpt_is_described() -> None:
 def test_the_output_of_describe_is_read_by_the_compiler(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["describe", "--model", "gpt-nano", "--seq-len", "16", "--micro-batch", "3"]) == 0
     text = capsys.readouterr().out
-    found: ModelDescription = model_from_json(text)
-    assert found == describe(NANO, 3)
+    assert model_from_json(text) == describe(NANO, 3)
     assert json.loads(text)["samples"] == 3
 
 

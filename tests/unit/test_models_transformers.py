@@ -66,11 +66,11 @@ def test_gpt2_is_that_of_hugging_face() -> None:
     losses = gpt2("gpt2-nano", LENGTH).loss((logits[:, :-1],), (targets,))
     loss = combined(losses, [int((targets != IGNORED).sum())])
     # Their model shifts the targets itself.
-    found = theirs(input_ids=tokens, labels=torch.cat([tokens[:, :1], targets], 1))
-    torch.testing.assert_close(logits, found.logits, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(loss, found.loss, rtol=1e-5, atol=1e-6)
+    output = theirs(input_ids=tokens, labels=torch.cat([tokens[:, :1], targets], 1))
+    torch.testing.assert_close(logits, output.logits, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(loss, output.loss, rtol=1e-5, atol=1e-6)
     loss.backward()
-    found.loss.backward()
+    output.loss.backward()
     first = ours.parameters_by_name()["embedding.wte.weight"].grad
     torch.testing.assert_close(first, theirs.transformer.wte.weight.grad, rtol=1e-3, atol=1e-6)
 
@@ -117,7 +117,7 @@ def test_bert_is_that_of_hugging_face() -> None:
         names[f"{block}.output"] = f"{layer}.output.dense"
         names[f"{block}.norm_2"] = f"{layer}.output.LayerNorm"
     weights = {names[name.rpartition(".")[0]] + "." + name.rpartition(".")[2]: p for name, p in own.items()}
-    # Their model has a second name for the bias of the decoder. Without tied weights it is a parameter of its own.
+    # Their model has a second name for the bias of the decoder. Without tied weights it names a parameter of its own.
     weights["cls.predictions.bias"] = own["heads.decoder.bias"]
     copy(weights, theirs)
     assert sum(p.numel() for p in theirs.parameters()) == sizes.parameters() + sizes.vocabulary
@@ -125,10 +125,11 @@ def test_bert_is_that_of_hugging_face() -> None:
     types = (torch.arange(LENGTH) > 10).long().expand(SAMPLES, -1)
     mask = torch.arange(LENGTH) < torch.tensor([LENGTH, 20, 13]).unsqueeze(1)
     masked = torch.where(torch.rand(SAMPLES, LENGTH) < 0.3, tokens, IGNORED)
-    masked[0, 1], pairs = 5, torch.tensor([0, 1, 1])
+    masked[0, 1] = 5  # so that there is at least one masked word
+    pairs = torch.tensor([0, 1, 1])
     words, pair = ours(tokens, token_types=types, attention_mask=mask)
     loss = combined(model.loss((words, pair), (masked, pairs)), [int((masked != IGNORED).sum()), SAMPLES])
-    found = theirs(tokens, attention_mask=mask.long(), token_type_ids=types, labels=masked, next_sentence_label=pairs)
-    torch.testing.assert_close(words[mask], found.prediction_logits[mask], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(pair, found.seq_relationship_logits, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(loss, found.loss, rtol=1e-5, atol=1e-6)
+    output = theirs(tokens, attention_mask=mask.long(), token_type_ids=types, labels=masked, next_sentence_label=pairs)
+    torch.testing.assert_close(words[mask], output.prediction_logits[mask], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(pair, output.seq_relationship_logits, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(loss, output.loss, rtol=1e-5, atol=1e-6)

@@ -60,7 +60,8 @@ def simple_cut(costs: list[int], stages: int) -> tuple[range, ...]:
     largest = [0] + [infinity] * layers
     for _ in range(stages):
         largest = [min((max(largest[i], sums[j] - sums[i]) for i in range(j)), default=infinity) for j in range(layers + 1)]
-    # With no range above that sum: the least sum of squares, and where its last range begins, the earliest of equals.
+    # The same for the least sum of squares, if no range has a larger sum than that. choices: the first layer of the
+    # last range; the least such layer if there are several.
     squares, choices = [0] + [infinity] * layers, []
     for _ in range(stages):
         rows = [

@@ -226,7 +226,7 @@ def test_memory_counts_a_tied_parameter_once_on_a_rank() -> None:
 
 def test_ties_across_stages_that_the_program_does_not_have_are_refused() -> None:
     model = tied_model(First)
-    partitioned(program("gpipe", D=1), model, describe(model, 2))
+    partitioned(program("gpipe", D=1), model, describe(model, 2))  # both layers are in one stage, so no tie is needed
     with pytest.raises(ChimeraError, match="E805") as error:
         partitioned(program("gpipe", D=2), model, describe(model, 2))
     (found,) = error.value.diagnostics

@@ -179,7 +179,7 @@ def test_the_plan_prefers_the_measured_best_where_the_published_performance_mode
 
 
 def test_a_search_goes_on_after_processes_of_its_pool_were_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest is evaluated in this process. The search neither hangs nor loses a configuration."""
+    """This process evaluates the remaining configurations. The search neither hangs nor loses a configuration."""
     expected = search(problem())
     parent, original = os.getpid(), Evaluator.outcome
 

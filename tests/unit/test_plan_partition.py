@@ -27,7 +27,7 @@ ADAMW_ZERO = OptimizerState(Fraction(2), zero=True)
 
 
 def random_model(rng: random.Random, layers: int, extras: bool) -> ModelDescription:
-    """Return a model with so many layers of random sizes.
+    """Return a model with this number of layers, of random sizes.
 
     extras: with peaks, with parameters that the first and the last layer share, and with memory that layers share.
     """

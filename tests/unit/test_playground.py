@@ -101,7 +101,7 @@ def test_a_timeline_is_that_of_the_compiler(server: Playground) -> None:
     status, answer = posted(server, "draw", text=TEXT, parameters={"D": 8, "N": 16})
     compiled = compile_schedule("chimera", {"D": 8, "N": 16})
     panel = viewed(simulate(compiled.program), "chimera", ordered=compiled.ordered)
-    panel["text"]["name"] = "the text"
+    panel["text"]["name"] = "the text"  # the name that the playground gives to every text
     assert status == 200 and answer["digest"] == compiled.program.digest and answer["panel"] == json.loads(json.dumps(panel))
     assert [(p["name"], p["value"], p["given"]) for p in answer["parameters"]] == [
         ("D", 8, True),
@@ -199,7 +199,7 @@ def test_a_parameter_without_a_value_is_a_finding_without_sliders(server: Playgr
 
 def test_every_product_is_exported_and_the_json_is_that_of_the_compiler(server: Playground) -> None:
     for product in content(None).products:
-        text = find("1f1b").text if product.emit == "torch-csv" else TEXT  # torch has one rank for each stage
+        text = find("1f1b").text if product.emit == "torch-csv" else TEXT  # in torch each stage is on one rank
         status, answer = posted(server, "export", text=text, parameters={}, emit=product.emit, suffix=product.suffix)
         assert status == 200 and "findings" not in answer, (product, answer)
         assert answer["name"].endswith(product.suffix) and b64decode(answer["data"])
@@ -312,15 +312,14 @@ def bad_texts() -> Iterator[str]:
     yield base.format(4, 8) + "order listing for rank r { repeat 1000000 { repeat 1000000 { F(0) } } }\n"
     yield base.format(4, 8) + "order ticks {\n    F(s, m) at (s + m) // (s - s)\n    B(s, m) at s % (m - m)\n}\n"
     yield from (f"schedule {word}\nranks 2\n" for word in ("\U0001f600", "日本", "é", "a\tb", "../../etc/passwd", "%s{0}"))
-    drawn = random.Random(7)
+    rng = random.Random(7)
     texts = [find(name).text for name in names()]
     for _ in range(73):  # with the 27 above there are a hundred
-        text = drawn.choice(texts)
-        at = drawn.randrange(len(text))
-        part = drawn.choice(
-            ["", "9" * 19, "}", "{", "param", "\U0001f600", "- ", "repeat 999999 {", text[: drawn.randrange(200)]]
-        )
-        yield text[:at] + part + text[at + drawn.randrange(40) :]
+        text = rng.choice(texts)
+        at = rng.randrange(len(text))
+        beginning = text[: rng.randrange(200)]
+        part = rng.choice(["", "9" * 19, "}", "{", "param", "\U0001f600", "- ", "repeat 999999 {", beginning])
+        yield text[:at] + part + text[at + rng.randrange(40) :]
 
 
 def test_a_hundred_bad_texts_are_answered(server: Playground) -> None:
@@ -363,7 +362,10 @@ worker.work(lambda request: does[request["do"]](request))
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """A pool of one worker, whose requests try what the limits forbid. In the end its file is missing or empty."""
+    """A pool of one worker, whose requests try what the limits forbid.
+
+    In the end the file that `save` tries to write is missing or empty.
+    """
     path = tmp_path_factory.mktemp("worker") / "written"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "WORKERS", 1)

@@ -160,8 +160,9 @@ def test_the_timeline_is_the_viewer_with_arrows_causes_and_memory(page: Any) -> 
     row = viewer.evaluate("viewer.state.selected.row")
     assert expected.rank_of[row] == 1 and expected.table.is_task[row]
     details = page.frame_locator("#viewer").locator("#details").inner_text()
+    # The rules of the text are on lines 23 and 24.
     assert expected.text(row) in details and "Waits for" in details and "line 2" in details
-    # The arrows of a selected task are drawn: the pixels change where only the arrows are switched off.
+    # The arrows of a selected task are drawn: the pixels change if only the arrows are switched off.
     with_arrows = pixels(viewer)
     page.keyboard.press("a")
     assert pixels(viewer) != with_arrows
@@ -246,7 +247,7 @@ def test_light_and_dark_are_those_of_the_page_in_the_timeline_too(page: Any) -> 
     page.emulate_media(color_scheme="dark")
     page.locator("html[data-theme=dark]").wait_for()
     assert page.evaluate(themes) == ["dark", "dark"]
-    page.locator("#theme").click()  # Light
+    page.locator("#theme").click()  # from Auto to Light
     assert page.evaluate(themes) == ["light", "light"]
     figure(page).focus()
     page.keyboard.press("t")

@@ -24,7 +24,7 @@ def test_every_preset_has_a_description() -> None:
     assert set(preset_names()) == set(PRESETS)
 
 
-def test_the_description_of_gpt_nano_is_fresh_and_can_be_read_back() -> None:
+def test_the_shipped_description_of_gpt_nano_is_up_to_date_and_can_be_read_back() -> None:
     assert preset_of("gpt-nano") == preset("gpt-nano")
     text = preset_to_json(preset("gpt-nano"))
     assert preset_to_json(preset_from_json(text)) == text

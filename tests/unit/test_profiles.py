@@ -132,6 +132,12 @@ def line_of(report: str, name: str) -> str:
     return next(line for line in report.splitlines() if line.startswith(name))
 
 
+def bytes_of_rank_0(report: str) -> list[int]:
+    """Return the row of rank 0 in the memory table of a report: weights, gradients, optimizer and so on, in bytes."""
+    row = report.split("memory of")[1].splitlines()[2]  # below the title and the names of the columns
+    return [int(x.replace(",", "")) for x in row.split()[1:]]
+
+
 def test_the_report_is_in_milliseconds_and_has_the_closed_equation(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["1f1b", *NANO, "-p", "N=2", "--emit", "report"]) == 0
     out = capsys.readouterr().out
@@ -147,10 +153,10 @@ def test_the_report_is_in_milliseconds_and_has_the_closed_equation(capsys: pytes
 
 def test_the_optimizer_of_the_profile_counts_and_another_one_replaces_it(capsys: pytest.CaptureFixture[str]) -> None:
     def optimizer_bytes(*words: str) -> int:
-        """Return what rank 0 holds as optimizer state, from the table of the report."""
+        """Return what rank 0 holds as optimizer state, from the report."""
         assert main(["1f1b", *NANO, "--emit", "report", *words]) == 0
-        table = capsys.readouterr().out.split("memory of")[1].splitlines()
-        return int(table[2].split()[3].replace(",", ""))
+        _, _, optimizer, *_ = bytes_of_rank_0(capsys.readouterr().out)
+        return optimizer
 
     gradients = (12288 + 12352) * 4  # bytes: rank 0 has the parameters of the embedding and of one block, in float32
     assert optimizer_bytes() == optimizer_bytes("--optimizer", "adamw") == 2 * gradients
@@ -158,20 +164,19 @@ def test_the_optimizer_of_the_profile_counts_and_another_one_replaces_it(capsys:
 
 
 def test_half_precision_halves_bytes_and_keeps_a_copy_of_the_weights(capsys: pytest.CaptureFixture[str]) -> None:
-    def first_rank(*words: str) -> list[int]:
-        """Return the bytes of rank 0, from the table of the report."""
+    def needs(*words: str) -> list[int]:
+        """Return the bytes of rank 0, from the report."""
         assert main(["1f1b", "-p", "D=2", "--model", "gpt-nano", "--optimizer", "adamw", "--emit", "report", *words]) == 0
-        table = capsys.readouterr().out.split("memory of")[1].splitlines()
-        return [int(x.replace(",", "")) for x in table[2].split()[1:]]
+        return bytes_of_rank_0(capsys.readouterr().out)
 
-    full, half = first_rank(), first_rank("--precision", "bfloat16")
+    full, half = needs(), needs("--precision", "bfloat16")
     weights, gradients, optimizer, activations, buffers, values, sends, workspace, _ = half
     halved = [weights, gradients, activations, buffers, values, sends, workspace]
     assert halved == [size // 2 for size in (*full[:2], *full[3:8])]
     assert optimizer == 6 * gradients  # 12 bytes of each parameter: two numbers of state and the weight, in float32
 
 
-def test_a_program_a_partition_and_a_comparison_take_a_profile(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pictures_paths_partitions_and_comparisons_take_a_profile(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*BERT, "--emit", "timeline", "--columns", "80"]) == 0
     assert "times in ms" in capsys.readouterr().out
     assert main([*BERT, "--emit", "path"]) == 0

@@ -27,6 +27,7 @@ def test_chosen_stages_equal_the_text_that_names_them(name: str) -> None:
     """The expected program is that of the text as a user would edit it, with this condition in every `stage` clause."""
     sizes, source = SMALL[name][1], find(name)
     stages = compile_schedule(source.name, sizes).program.header.stages
+    # The text without what it says about recomputation itself.
     plain = re.sub(r" recompute( when [^\n}]*?)?(?=\s+(micro_batches|stage)\b)", "", source.text)
     for choice, condition, chosen in (
         ("all", "0 == 0", tuple(range(stages))),
@@ -36,9 +37,9 @@ def test_chosen_stages_equal_the_text_that_names_them(name: str) -> None:
     ):
         text = re.sub(r"(\bon rank .*?)(\s+(?:micro_batches|stage)\b)", rf"\1 recompute when {condition}\2", plain)
         expected = compile_text(text, sizes).program
-        found = compile_schedule(source.name, sizes, recompute=choice).program
-        assert found == expected and found.header == expected.header
-        assert found.recomputed_stages == chosen
+        program = compile_schedule(source.name, sizes, recompute=choice).program
+        assert program == expected and program.header == expected.header
+        assert program.recomputed_stages == chosen
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_report_and_partition_say_which_stages_recompute(capsys: pytest.CaptureF
     assert main([*words, "--memory", "6MB"]) == 1
     assert main([*words, "--memory", "6MB", "--recompute", "all"]) == 0
     table = capsys.readouterr().out.splitlines()
-    column = table[3].split().index("recompute")
+    column = table[3].split().index("recompute")  # lines 4 and 5 are the rows of the stages; " %" is no cell of its own
     assert [row.replace(" %", "").split()[column] for row in table[4:6]] == ["yes", "yes"]
 
 
@@ -136,10 +137,11 @@ def test_a_pipeline_recomputes_the_stages_that_it_is_given(recompute: Any) -> No
         return pipe.program.recomputed_stages, pipe.step(*batch(0, micro_batches=4)), gradients(pipe)
 
     model = Decoder(blocks=2)
-    expected = one_process(model, 0, micro_batches=4)
-    wanted = gradients(model)
-    for stages, loss, found in in_loopback("chimera", {"D": 2, "N": 4}, lambda: Decoder(blocks=2), run, recompute=recompute):
+    expected_loss = one_process(model, 0, micro_batches=4)
+    expected = gradients(model)
+    results = in_loopback("chimera", {"D": 2, "N": 4}, lambda: Decoder(blocks=2), run, recompute=recompute)
+    for stages, loss, own in results:
         assert stages == ((0, 1) if recompute == "all" else (0,))
-        assert loss == pytest.approx(expected, rel=1e-5)
-        for name, gradient in found.items():
-            torch.testing.assert_close(gradient, wanted[name], rtol=1e-4, atol=1e-6)
+        assert loss == pytest.approx(expected_loss, rel=1e-5)
+        for name, gradient in own.items():
+            torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6)

@@ -20,7 +20,7 @@ from chimerac.interpreter.launch.start import start
 from tools import ROOT
 
 # The page's letters, as capitals. S: the seed, L: tokens of a sample, N: micro-batches of a replica, T: iterations, P: dropout.
-# MICRO_BATCH: its samples, which the page calls b. EVALUATED: the value of --eval-samples.
+# MICRO_BATCH: samples of a micro-batch, which the page calls b. EVALUATED: the value of --eval-samples.
 S, L, MICRO_BATCH, N, T, P, EVALUATED = 5, 16, 3, 4, 6, 0.1, 10
 D, B, HEADS = 32, 2, 2  # of gpt-nano: the width, and the numbers of blocks and of attention heads
 TEXT = "".join(f"{k} times {k} is {k * k}. \u00fc\n" for k in range(60)).encode()
@@ -29,11 +29,13 @@ TEXT = "".join(f"{k} times {k} is {k * k}. \u00fc\n" for k in range(60)).encode(
 # --- the page as a program, which uses torch and nothing of the project -------------------------------------------------
 
 
-def key(*words: int) -> int:
-    return int.from_bytes(hashlib.blake2b(repr(words).encode(), digest_size=8).digest(), "big") >> 1
+def key(*numbers: int) -> int:
+    """Return the seed that the page computes from these numbers."""
+    return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest(), "big") >> 1
 
 
 def mix(x: int) -> int:
+    """Return the last part of splitmix64."""
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
     return x ^ (x >> 31)
@@ -63,6 +65,7 @@ def samples(text: bytes, numbers: range) -> tuple[Tensor, Tensor]:
 
 
 def layers() -> list[nn.ModuleDict]:
+    """Return the layers with their initial weights."""
     built = []
     for layer in range(B + 2):
         torch.manual_seed(key(S, layer))
@@ -100,6 +103,7 @@ def dropped(x: Tensor, t: int | None, numbers: range, layer: int, site: int) -> 
 
 
 def loss_of(model: list[nn.ModuleDict], text: bytes, t: int | None, numbers: range) -> Tensor:
+    """Return the mean loss of the samples with these numbers. t: as of `dropped`."""
     inputs, targets = samples(text, numbers)
     first, *blocks, last = model
     x = dropped(first["byte"](inputs) + first["position"](torch.arange(L)), t, numbers, layer=0, site=0)
@@ -113,6 +117,7 @@ def loss_of(model: list[nn.ModuleDict], text: bytes, t: int | None, numbers: ran
 
 
 def rate_of(t: int, highest: float, floor: float, warm_up: int, kind: str) -> float:
+    """Return the learning rate of iteration t."""
     if t < warm_up:
         return highest * (t + 1) / warm_up
     p = (t - warm_up) / max(1, T - warm_up)
@@ -121,7 +126,11 @@ def rate_of(t: int, highest: float, floor: float, warm_up: int, kind: str) -> fl
 
 
 def expected(width: int, kind: str) -> list[dict[str, float]]:
-    """Return the line of each iteration, by the page. The numbers below are the values of the options in `logged_run`."""
+    """Return what the log must have for each iteration, by the page.
+
+    width: the number of replicas. kind: of the learning rate's schedule. The numbers below are those of the options in
+    `logged_run`.
+    """
     held_out = max(len(TEXT) // 20, L + 1)
     train, rest = TEXT[:-held_out], TEXT[-held_out:]
     model, batch = layers(), width * N * MICRO_BATCH
@@ -137,10 +146,11 @@ def expected(width: int, kind: str) -> list[dict[str, float]]:
         norm = math.sqrt(sum(float(p.grad.double().square().sum()) for p in parameters if p.grad is not None))
         for p in parameters:
             p.grad = p.grad * min(1.0, 0.5 / (norm + 1e-6)) if p.grad is not None else None
+        rate = rate_of(t, highest=3e-3, floor=0.3, warm_up=2, kind=kind)
         for group in optimizer.param_groups:
-            group["lr"] = rate_of(t, highest=3e-3, floor=0.3, warm_up=2, kind=kind)
+            group["lr"] = rate
         optimizer.step()
-        lines.append({"loss": loss.item(), "gradient_norm": norm, "rate": group["lr"]})
+        lines.append({"loss": loss.item(), "gradient_norm": norm, "rate": rate})
     with torch.no_grad():
         lines[-1]["held_out_loss"] = float(loss_of(model, rest, None, range(min(EVALUATED, (len(rest) - 1) // L))))
     return lines
@@ -181,5 +191,5 @@ def test_the_page_about_training_lists_the_fields_of_the_log_and_no_others(tmp_p
         for part in (first, second)
     )
     assert of_run == about.keys()
-    sometimes = {"oversubscribed", "held_out_accuracy"}  # with too few processors for the ranks; of classifiers
+    sometimes = {"oversubscribed", "held_out_accuracy"}  # only with too few processors; only of classifiers
     assert of_iteration - sometimes == {name for line in lines for name in line} - sometimes

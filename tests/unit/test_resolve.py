@@ -111,6 +111,7 @@ def test_a_pipe_without_micro_batches_places_its_stages_and_has_no_tasks() -> No
 
 def test_a_cost_is_a_number_or_a_formula_of_the_stage() -> None:
     assert small().costs == Costs.default(2)
+    # A cost of B that is not given is I + W.
     assert small(extra="cost F = 3, I = 2, W(k) = 5 + k, hop = 4").costs == Costs(
         FWD=(3, 3), BWD=(7, 8), BWD_INPUT=(2, 2), BWD_WEIGHT=(5, 6), hop=4
     )

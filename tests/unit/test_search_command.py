@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from chimerac.compiler.search import check
 from chimerac.compiler.search.from_program import problem_of
 from chimerac.compiler.search.given import given_from_durations
 from chimerac.compiler.search.memory_limits import excess
-from chimerac.compiler.search.orders import State
 from tests.helpers import EXAMPLE_PROFILE
 from tests.helpers_loopback import deep_model, run_and_compare
 
@@ -45,7 +45,7 @@ def test_a_result_is_simulated_as_certified(written: Path, capsys: pytest.Captur
     text = (written / "best.sched").read_text()
     compiled = compile_text(text)
     assert simulate(compiled.program).makespan == certificate["makespan"]
-    # In tenths: 254 is the bound of the ranks, and 265 the makespan of the first order.
+    # In tenths: 254 is the bound of the ranks, and 265 the makespan of the given schedule.
     assert 254 <= certificate["bound"] <= certificate["makespan"] <= 265
     assert check.main([str(written / "best.json"), str(written / "best.sched")]) == 0
     assert "both hold" in capsys.readouterr().out
@@ -253,15 +253,18 @@ def test_without_numba_and_ortools_the_command_says_what_to_install(
     assert "numba, ortools" in (err := capsys.readouterr().err) and "pip install 'chimerac[search]'" in err
 
 
+@pytest.mark.parametrize("more", [[], ["--placements"]], ids=" ".join)
 def test_ctrl_c_writes_the_best_so_far_with_its_certificate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(self: object, state: State) -> None:
+    def interrupt(self: object, best: Fraction, bound: Fraction) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("chimerac.compiler.command.search_progress.Progress.show", interrupt)
     path = tmp_path / "best.sched"
-    assert main(["search", "chimera_zb", "-p", "D=4", "-p", "N=8", "--hop", "0.5", "--time", "600", "-o", str(path)]) == 130
+    assert (
+        main(["search", "chimera_zb", "-p", "D=4", "-p", "N=8", "--hop", "0.5", "--time", "600", *more, "-o", str(path)]) == 130
+    )
     assert capsys.readouterr().err.endswith("interrupted: the best so far\n")
     assert check.main([str(tmp_path / "best.json"), str(path)]) == 0
 

@@ -22,14 +22,14 @@ def hard_problem() -> Problem:
     return two_pipes(ranks=4, total=16, kinds="FIW", hop=1, unit=10)
 
 
-RANK_BOUND = 494  # the highest of the bounds of its ranks (compiler/search/bounds.py)
+RANK_BOUND = 494  # the highest bound of a rank in `hard_problem` (compiler/search/bounds.py)
 
 
 def test_the_solver_returns_a_bound_only_if_it_is_higher_than_the_given_one() -> None:
     problem = two_pipes(ranks=4, total=4, kinds="FB", hop=0)
     optimum = search(problem, known=[], seconds=20)
     assert optimum.best is not None and optimum.best.makespan == optimum.bound
-    assert solve(problem, optimum.best, optimum.bound, seconds=20, seed=0).bound == 0  # it proved none
+    assert solve(problem, optimum.best, optimum.bound, seconds=20, seed=0).bound == 0  # 0: it proved none that is higher
 
 
 def test_ctrl_c_stops_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:

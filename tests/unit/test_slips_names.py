@@ -1,4 +1,4 @@
-"""Names in wrong places: s, m, p or r where its place gives it another meaning, and names that are known only elsewhere."""
+"""Names in wrong places: s, m, p or r in a place of another meaning, and names that are known only elsewhere."""
 
 from __future__ import annotations
 

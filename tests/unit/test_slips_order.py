@@ -1,6 +1,6 @@
 """Slips in ticks, conditions, ranges, placements, counts and listings. Most of these texts parse.
 
-slips_order.txt has one slip per line. The help for it has the intended text, or another one with the same program.
+slips_order.txt has one slip per line. The edit in its help gives the intended text, or another one with the same program.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ def test_a_task_written_as_in_a_timeline_gets_the_form_with_its_micro_batch(word
     [finding] = findings_of(slip("listing", ("w { F }", f"w {{ {word} }}")))
     form = f"{word[0]}(STAGE, {word[1:]})"  # F(STAGE, 2)
     assert finding.help == f"a micro-batch is written with its stage: {form}; {word[0]} alone is the next micro-batch"
+    # A listing may have both forms: after F(STAGE, 0), F alone is micro-batch 1.
     assert compile_text(slip("listing", ("repeat w { F }", "F(r, 0)  repeat w - 1 { F }"))).program == right_program("listing")
 
 

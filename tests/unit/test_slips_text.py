@@ -116,7 +116,7 @@ LISTING = "schedule x\nranks 1\nstages 1\npipe a { stage s on rank s   micro_bat
 )
 def test_other_digits_and_a_huge_number_are_findings(text: str, number: str) -> None:
     findings = findings_of(text.replace("#", number))
-    assert findings and not any(".. 2'" in d.help for d in findings)  # the Arabic ٣ is not read as 3
+    assert findings and not any(".. 2'" in d.help for d in findings)  # as 3, the Arabic ٣ would become 0 .. 2
 
 
 def test_the_arguments_of_range_are_separated_by_the_comma_outside_of_brackets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "ranks": list_or_wrong,
     "recompute": boolean_or_wrong,
     "overlap": boolean_or_wrong,
-    "more": integer_or_wrong,
+    "more": integer_or_wrong,  # a field that no instruction has
 }
 # By operation: the fields that it needs.
 SHAPES = {

@@ -81,7 +81,7 @@ def test_the_figures_of_a_run_are_beside_the_predicted_ones() -> None:
     assert figures.measured.makespan == pytest.approx(7 * 12 + 3)
     assert figures.measured.busy == figures.predicted.busy == pytest.approx((7 * 9, 7 * 9))
     assert figures.measured.bubble_ratio == pytest.approx(1 - 7 * 9 / (7 * 12 + 3))
-    # Slower backwards make a unit of cost longer, so forwards take less than predicted.
+    # Slower backwards make a unit of cost longer, so forwards take less than predicted. Each stage has three tasks of a kind.
     slower = beside(simulate(program), measured(program, B=3)).kinds
     assert {(k.op.name, k.count, k.difference > 0) for k in slower} == {("BWD", 3, True), ("FWD", 3, False)}
 

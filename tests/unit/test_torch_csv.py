@@ -39,8 +39,8 @@ def test_a_program_is_the_same_after_csv_or_is_refused(name: str, parameters: tu
         with pytest.raises(ChimeraError, match=r"E623: torch.* stage 0 is on ranks 0, "):
             program_to_csv(program, with_communication=False)
         return
-    arranged = compile_schedule(name, dict(parameters), machine="serial", arrange=True).program
-    for given, with_communication in ((program, False), (arranged, True)):
+    for_serial = compile_schedule(name, dict(parameters), machine="serial", arrange=True).program
+    for given, with_communication in ((program, False), (for_serial, True)):
         again = read(program_to_csv(given, with_communication))
         assert (
             text_of_streams(again) == text_of_streams(given)
@@ -70,12 +70,12 @@ def test_torch_accepts_our_messages_and_we_accept_those_of_torch(name: str) -> N
         [[*map(schedules._Action.from_str, line.split(","))] for line in program_to_csv(program, communication).splitlines()]
         for communication in (False, True)
     )
-    ranks = schedules._validate_schedule(dict(enumerate(tasks)), h.ranks, h.stages, h.micro_batches)
-    assert [ranks[s] for s in range(h.stages)] == list(h.pipes[0].placement)
+    rank_of = schedules._validate_schedule(dict(enumerate(tasks)), h.ranks, h.stages, h.micro_batches)
+    assert [rank_of[s] for s in range(h.stages)] == list(h.pipes[0].placement)
     of_shards = (schedules.UNSHARD, schedules.RESHARD, schedules.REDUCE_GRAD)
     simulated = {r: [a for a in line if a.computation_type not in of_shards] for r, line in enumerate(with_messages)}
-    schedules._simulate_comms_compute(simulated, ranks.__getitem__, h.stages)
-    lowered = schedules._add_send_recv(dict(enumerate(tasks)), ranks.__getitem__, h.stages)
+    schedules._simulate_comms_compute(simulated, rank_of.__getitem__, h.stages)
+    lowered = schedules._add_send_recv(dict(enumerate(tasks)), rank_of.__getitem__, h.stages)
     text = "\n".join(",".join(map(str, lowered[r])) for r in range(h.ranks))
     assert len(read(text)) == len(program), "as many tasks and messages, which `read` verifies"
 
@@ -194,5 +194,5 @@ def test_the_command_writes_and_reads_csv(tmp_path: Path, capsys: pytest.Capture
     assert report.splitlines()[3:] == capsys.readouterr().out.splitlines()[3:]
     assert main([path, "--emit", "sched", "-o", str(tmp_path / "zb.sched")]) == 0
     assert main([str(tmp_path / "zb.sched")]) == 0
-    assert main([path, "-p", "D=2"]) == 2
+    assert main([path, "-p", "D=2"]) == 2  # a CSV has no parameters
     assert text_of_streams(load_program(path)) == text_of_streams(compile_schedule("zb_v", {"D": 2, "N": 4}).program)

@@ -119,7 +119,7 @@ def test_half_of_a_backward_does_not_replace_a_whole_one() -> None:
         ("E423", [("RECV act main s1 m0 <- 0", "RECV act main s1 m0 <- 2")], "is received from a rank that does not make it"),
         ("E421", [("; SEND act main s1 m0 -> 1", "")], "is read here but never sent"),
         ("E421", [("RECV act main s1 m0 <- 0; ", "")], "is read here but never received"),
-        ("E422", [("SEND act main s1 m0 -> 1", "SEND act main s1 m0 -> 1; SEND act main s1 m0 -> 1")], "once more than it is"),
+        ("E422", [("SEND act main s1 m0 -> 1", "SEND act main s1 m0 -> 1; SEND act main s1 m0 -> 1")], "more often than it is"),
     ],
 )
 def test_a_transfer_that_is_missing_or_repeated_or_names_a_wrong_rank_is_refused(

@@ -120,7 +120,7 @@ def _regroup_edits(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
                     for before, cut in pairwise(a.body):
                         if isinstance(before, n.TaskAction) and before.overlap:
                             continue  # both tasks of a pair stay in one loop
-                        at = cut.span.column - a.span.column - len(head)
+                        at = cut.span.column - a.span.column - len(head)  # where the second loop's actions begin in `body`
                         yield ((a.span, f"{head}{body[:at].rstrip()}{end}  {head} {body[at:]}{end}"),)
             case n.Choice():
                 yield from _regroup_edits(a.then)
@@ -154,7 +154,7 @@ def _reversed_stage_edits(actions: tuple[n.Action, ...], around: tuple[n.Repeat,
                 yield from _reversed_stage_edits(a.then + a.otherwise, around)
             case n.TaskAction() if a.stage is not None and is_on_one_line(a.stage):
                 for loop in around:
-                    if loop.binder and loop.low:
+                    if loop.binder and loop.low:  # its index i becomes HIGH + LOW - i
                         ends = [as_written(loop.count, inside=True), as_written(loop.low, inside=True)]
                         down = f"({' + '.join(x for x in ends if x != '0') or '0'} - {loop.binder.name})"
                         new = renamed(as_written(a.stage), {loop.binder.name: down})

@@ -11,7 +11,7 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written
 from chimerac.compiler.syntax.walk import names_in, subexpressions
 
-MAX_PARAMETERS = 3  # the most parameters of a schedule whose names edits write
+MAX_PARAMETERS = 3  # edits write the names of at most this many parameters of a schedule
 Edit = tuple[tuple[Span, str], ...]  # pairs: a place on one line, and what to write there
 
 
@@ -61,7 +61,8 @@ def changed_constants(e: n.Expr) -> Iterator[str]:
     """Yield the text of an expression with one number changed.
 
     A number that is an operand of +, - or a comparison is changed by 1 or 2. If it becomes 0 after + or -, it is left out with
-    this sign. No number becomes negative. An expression that is only a number is changed by 1.
+    this sign. It does not become 0 before + or -. No number becomes negative. An expression that is only a number is changed
+    by 1.
     """
     text, begin = as_written(e), e.span.column
     if isinstance(e, n.Int):

@@ -38,7 +38,7 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], direction
     """Return edits of formulas in two groups.
 
     The first group changes numbers and coefficients, and adds amounts to ticks. The second changes signs, the direction of
-    counting, divisions and placements, and adds multiples of the stage, in a fill of the rank, to ticks.
+    counting, divisions and placements, and adds multiples of the stage (in a fill, of the rank) to ticks.
     moved: the rules and fills to whose ticks amounts are added; the other edits do not depend on it. directions: '+' for later
     ticks, '-' for earlier ones, '+-' for both.
     """
@@ -47,7 +47,7 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], direction
     ticks = [rule.tick for rule in rules] + [fill.tick for fill in _on_one_line(order.fills)]
     moved = _on_one_line(moved)[::-1]
     names = parameters(schedule)
-    constants = chain(
+    constant_edits = chain(
         (((e.span, new),) for e in ticks for new in changed_constants(e)),
         _shift_edits(moved, SMALL_AMOUNTS, directions),
         (((e.span, new),) for e in (*ticks, *lets) for new in scaled(e, names, fixed=False)),
@@ -62,7 +62,7 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], direction
         (((e.span, new),) for e in (*lets, *ticks) for new in changed_divisions(schedule, e)),
         _placement_edits(schedule),
     )
-    return [constants, other_edits]
+    return [constant_edits, other_edits]
 
 
 def distant_tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], directions: str) -> list[Iterator[Edit]]:

@@ -66,6 +66,7 @@ def wrong_blocks(p: Place) -> Iterator[Answer]:
         yield "an else comes right after the block of its if: if r == 0 { F } else { B }"
     if p.kind == "listing" and text == "when":
         yield Change(p.at, p.at + 1, "if")
+    # `for rank` is the head of a listing without its first words: `orders` answers it.
     anywhere = text in ("at", "when") or (text == "&" and "AND" not in p.terminals)
     if (p.kind, text) in _ADVICE and (anywhere or (p.starts_line and text != "&" and p.text(1) != "rank")):
         yield _ADVICE[p.kind, text]

@@ -155,8 +155,8 @@ def bodies(p: Place) -> Iterator[Answer]:
     if text == "then" and p.text(1) == "{":
         yield Change(p.at, p.at + 1, "", "'then' belongs to an if-expression, not to a block of tasks")
     if text in (*KINDS, "repeat") and end < len(p.tokens) and p.tokens[end].text == "}":  # a block without {, closed by }
-        symbols = [w.text for w in p.tokens]
-        if symbols.count("{") < symbols.count("}"):
+        texts = [w.text for w in p.tokens]
+        if texts.count("{") < texts.count("}"):
             yield Change(p.at - 1, p.at, f"{p.text(-1)} {{")
     if text in ("then", ":", *KINDS, "do", "repeat"):  # if r == 0 then F else B
         first = p.at if text in (*KINDS, "repeat") else p.at + 1  # where the body begins

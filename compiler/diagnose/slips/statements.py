@@ -20,7 +20,7 @@ _LETTERS = {"stage": "s", "rank": "r", "pipe": "p"}  # what the language writes 
 _ONE_HOP = "the hop cost is one number, not one per stage"
 # word of another language -> keyword to write instead
 _KEYWORD_FOR = {"assert": "require", "ensure": "require", "check": "require", "const": "param", "int": "param", "set": "let",
-           "var": "let", "def": "let", "define": "let"}  # fmt: skip
+                "var": "let", "def": "let", "define": "let"}  # fmt: skip
 
 
 def names(p: Place) -> Iterator[Answer]:
@@ -41,7 +41,7 @@ def names(p: Place) -> Iterator[Answer]:
     if p.text(-2) == "schedule" and text == "{":
         yield "a schedule has no braces: its statements follow its name"
     if "=" in p.allowed:
-        if text == ":" and p.text(2) == "=":
+        if text == ":" and p.text(2) == "=":  # param N: int = 4
             yield Change(p.at, p.at + 2, "", "all parameters are integers")
         if text in _WORDS_FOR_EQUALS:
             yield Change(p.at, p.at + 1, "=")
@@ -70,7 +70,7 @@ def names(p: Place) -> Iterator[Answer]:
 def settings(p: Place) -> Iterator[Answer]:
     """Mistakes in the statements sync, tied, size, limit and cost."""
     text = p.text()
-    parts = text.split("_")
+    parts = text.split("_")  # keywords joined with _, such as sync_eager
     if len(parts) > 1 and set(parts) <= p.keywords:
         yield Change(p.at, p.at + 1, " ".join(parts))
     if text == "eager" and not p.blocks:
@@ -165,9 +165,9 @@ def greedy_lines(p: Place) -> Iterator[Answer]:
     if "smaller" in p.allowed:
         if text == "(" and p.text(1) in _KEYS and (close := p.closing_bracket(p.at)) is not None:
             yield Change(p.at, close + 1, p.between(p.at + 1, close))
-        if p.text(1) in _WORDS_FOR_SMALLER + _WORDS_FOR_LARGER:
+        if p.text(1) in _WORDS_FOR_SMALLER + _WORDS_FOR_LARGER:  # then m ascending
             yield Change(p.at, p.at + 2, f"{'smaller' if p.text(1) in _WORDS_FOR_SMALLER else 'larger'} {text}")
-        if text in _WORDS_FOR_SMALLER + _WORDS_FOR_LARGER and p.text(1) != "(":
+        if text in _WORDS_FOR_SMALLER + _WORDS_FOR_LARGER and p.text(1) != "(":  # then lowest m, then oldest
             word = "smaller" if text in _WORDS_FOR_SMALLER else "larger"
             has_value = p.on_one_line(p.at, p.at + 2) and begins_value(p, p.at + 1)
             yield Change(p.at, p.at + 1, word if has_value else f"{word} m")

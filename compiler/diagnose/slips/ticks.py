@@ -19,7 +19,7 @@ def heads(p: Place) -> Iterator[Answer]:
     word_at = next((k for k in range(letter or 0, p.end_of_line(letter or 0)) if p.tokens[k].text == "at"), None)
     if letter is None or word_at is None or word_at < p.at:
         return
-    indices = re.fullmatch(r"(\w+)\[(\w+)\]\[(\w+)\]", p.between(letter, word_at).replace(" ", ""))
+    indices = re.fullmatch(r"(\w+)\[(\w+)\]\[(\w+)\]", p.between(letter, word_at).replace(" ", ""))  # F[s][m]
     if indices:
         yield Change(letter, word_at, f"{indices[1]}({indices[2]}, {indices[3]})")
     bracket = next((k for k in range(letter + 1, word_at) if p.tokens[k].text in "(["), None)
@@ -74,7 +74,7 @@ def at_and_when(p: Place) -> Iterator[Answer]:
         yield Change(p.at - 2, p.at + 1, "at", "a tick is a number")
     if text == "at" and p.starts_line:
         yield "a formula begins with its task: F(s, m) at ..."
-    for k in (p.at - 1, p.at - 2, p.at - 3):
+    for k in (p.at - 1, p.at - 2, p.at - 3):  # at tick 3, at time = 3
         if p.text_at(k) in ("tick", "ticks", "time", "step", "slot") and p.text_at(k - 1) == "at" and p.text_at(k + 1):
             yield Change(k - 1, k + 2, f"at {p.text_at(k + 1)}", "a tick is a number")
     if text in _WORDS_FOR_WHEN or text == "when":

@@ -62,8 +62,8 @@ def conditional_expressions(p: Place) -> Iterator[Answer]:
 
 
 _SYMBOLS = {"&&": "and", "||": "or", "|": "or", "<>": "!=", "=<": "<=", "=>": ">=", "===": "==", "×": "*", "·": "*", "÷": "//",
-          "−": "-", "–": "-", "≤": "<=", "≥": ">=", "≠": "!=", "…": "..", "∧": "and", "∨": "or", "¬": "not", "/": "//",
-          "mod": "%", "rem": "%", "div": "//"}  # fmt: skip
+            "−": "-", "–": "-", "≤": "<=", "≥": ">=", "≠": "!=", "…": "..", "∧": "and", "∨": "or", "¬": "not", "/": "//",
+            "mod": "%", "rem": "%", "div": "//"}  # fmt: skip
 _REASONS = {  # symbol of the language -> reason for writing it
     "and": "conditions are joined with 'and'",
     "or": "conditions are joined with 'or'",

@@ -60,7 +60,7 @@ function pattern(context, kind, colour) {
   return patterns.get(key);
 }
 
-/** Return a colour '#rrggbb' as the number that a canvas stores for it. */
+/** Return a colour '#rrggbb' as the number of an opaque pixel of an image: red is its lowest byte. */
 function packed(colour) {
   const value = parseInt(colour.slice(1), 16);
   return ((255 << 24) | ((value & 255) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;

@@ -13,9 +13,9 @@ function decode(column) {
 }
 
 /**
- * Return the lists of values that have the same key, as {of, all}. keys, values: columns of one length; the keys are from 0 to n - 1;
- * values null: the values are the indices of the keys. of(key): the list of a key, in the order of the columns; all: the lists of all
- * keys, one after another.
+ * Return the lists of values that have the same key, as {of, all}. keys, values: columns of equal length; the keys are from 0 to
+ * n - 1; values null: the values are the indices of the keys. of(key): the list of a key, in the order of the columns; all: the
+ * lists of all keys, one after another.
  */
 function grouped(n, keys, values) {
   const first = new Int32Array(n + 1);
@@ -27,7 +27,7 @@ function grouped(n, keys, values) {
   return { of: (key) => lists.subarray(first[key], first[key + 1]), all: lists };
 }
 
-/** Return the first index from `low` to `high` - 1 for which `holds` is true, else `high`. It must be true for all later indices too. */
+/** Return the first index from `low` to `high` - 1 for which `holds` is true, else `high`. After it, `holds` must stay true. */
 function firstIndex(low, high, holds) {
   while (low < high) {
     const middle = (low + high) >> 1;
@@ -38,8 +38,9 @@ function firstIndex(low, high, holds) {
 }
 
 /**
- * Return a program of the page with its columns decoded, and with what can be looked up by row, rank or message. Times stay integers;
- * `scale` of them make one unit. number: the index of the program among those that are drawn.
+ * Return a program of the page with its columns decoded, and with what can be looked up by row, rank or message. Times stay
+ * integers; `scale` of them make one unit. raw: what compiler/analyze/viewed.py returns. number: the index of the program among
+ * those that are drawn.
  */
 function readPanel(raw, number) {
   const p = { ...raw, number };
@@ -87,7 +88,8 @@ function readPanel(raw, number) {
 
 /**
  * Return the measured bars. ownStart, ownEnd: in the integers of the measurement; start, end, makespan: in those of the panel's
- * times; late: how much later than predicted each row ended; mostLate: the greatest such difference of a task, later or earlier.
+ * times; late: how much later than predicted each row ended, in the same; mostLate: the greatest such difference of a task, later
+ * or earlier.
  */
 function readMeasured(p, raw) {
   const m = { ...raw, ownStart: decode(raw.start), ownEnd: decode(raw.end), mostLate: 0 };
@@ -150,7 +152,7 @@ function waitedForBy(p, row) {
   }));
 }
 
-/** Return whether message k leaves the rank of a task and carries one of its micro-batches. */
+/** Return whether message k leaves the rank of a task and carries one of the task's micro-batches. */
 function carries(p, task, k) {
   const send = p.messages.send[k];
   if (p.rankOf[send] !== p.rankOf[task]) return false;
@@ -171,7 +173,7 @@ function producerOf(p, row) {
 /** Return the micro-batches of a row; none for an ALLREDUCE. */
 function microBatches(p, row) {
   if (!p.forms[p.op[row]].fields.includes("micro_batches")) return [];
-  const list = p.operand[row];
+  const list = p.operand[row]; // a micro-batch; from p.microBatches on, a group of them
   return list < p.microBatches ? [list] : p.groups[list - p.microBatches];
 }
 

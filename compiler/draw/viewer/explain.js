@@ -1,6 +1,6 @@
 // What a bubble is: one schedule explained moment by moment, with sentences about ranks, and the idle slots of each rank counted.
 
-const MOST_SENTENCES = 16; // about one moment: one for each of so many ranks
+const MOST_SENTENCES = 16; // about one moment; each is about one rank
 
 /**
  * Return 0, the times at which a task of a panel starts or ends, and the last time that is drawn: ascending, each once. Times after the
@@ -62,16 +62,17 @@ function counted(p, idle) {
 }
 
 /**
- * Return whether idle time is counted in slots: whether at most 1000 of them make the makespan. A slot is the longest time that divides the
- * start and the end of every task.
+ * Return whether idle time is counted in slots: whether at most 1000 of them make the makespan. A slot is the longest time that
+ * divides the start and the end of every task.
  */
 function countsSlots(p) {
   return p.slot > 0 && p.makespan / p.slot <= 1000;
 }
 
 /**
- * Return what is said about moment k, from moments[k] to moments[k + 1]. head: its times, and how many ranks are idle; idle: these ranks; sentences: {rank, text}, for
- * MOST_SENTENCES ranks at most; more: how many ranks have no sentence; counts: the idle time of each rank up to the end of the moment.
+ * Return what is said about moment k, from moments[k] to moments[k + 1]. head: its times, and how many ranks are idle; idle: these
+ * ranks; sentences: {rank, text}, for MOST_SENTENCES ranks at most; more: how many ranks have no sentence; counts: the idle time of
+ * each rank up to the end of the moment.
  */
 function describeMoment(p, moments, k) {
   const [from, to] = [moments[k], moments[k + 1]];
@@ -90,7 +91,10 @@ function describeMoment(p, moments, k) {
   };
 }
 
-/** Return the idle time of all ranks together, also by cause, as sentences. Of a part of a program, the sentences say only when the iteration ends. */
+/**
+ * Return the idle time of all ranks together, also by cause, as sentences. If only a part of the program is drawn, they say only when
+ * the iteration ends.
+ */
 function summary(p) {
   if (p.until !== null) return `The iteration ends at ${withUnit(p, p.makespan)}; the rest of it is not drawn.`;
   const sums = p.causes.map(() => 0);

@@ -5,7 +5,7 @@ const MARGIN = 76; // pixels at the left for the names of ranks
 const LABEL = 11; // size of a label's font in pixels
 const FINE = 5; // pixels: if the mean width of the bars is less, they are drawn as shares of the time
 const MOST_BARS = 9000; // drawn one by one in a frame
-const MOST_MESSAGES = 1500; // of a program in a frame; of more, none is drawn
+const MOST_MESSAGES = 1500; // of a program in a frame; if there are more, none is drawn
 // A sign is the mark of an instruction that is no task: it takes no time of its rank.
 const SIGN = 11; // pixels: the least distance between the left edges of two signs
 const MOST_SIGNS = 4000; // of a program in a frame, as estimated by drawsSigns
@@ -19,7 +19,7 @@ function layOut(panels, show, available) {
   const ranks = panels.reduce((sum, p) => sum + p.ranks, 0);
   const extra = (p) => // pixels of a rank besides its tasks
     (show.signs ? 13 : 0) + (p.measured ? 17 + (show.differences ? 20 : 0) : 0) + (show.memory ? 26 : 0) + 7;
-  const heads = panels.length > 1 ? 30 * panels.length : 4;
+  const heads = panels.length > 1 ? 30 * panels.length : 4; // pixels of all titles, or above the only panel
   const others = panels.reduce((sum, p) => sum + extra(p) * p.ranks, heads);
   const taskHeight = Math.max(17, Math.min(44, Math.floor((available - others) / ranks)));
   const rows = [];
@@ -149,12 +149,11 @@ class Lanes {
     c.fillRect(MARGIN, y(lanes.tasks), this.width - MARGIN, lanes.tasks[1]);
     c.save();
     c.beginPath();
-    c.rect(MARGIN, top + this.offset - 3, this.width - MARGIN, 400);
+    c.rect(MARGIN, top + this.offset - 3, this.width - MARGIN, 400); // 400: no rank is as high
     c.clip();
     const predicted = { start: panel.start, end: panel.end };
-    if (!this.drawTasks(panel, rank, predicted, y(lanes.tasks), lanes.tasks[1], state.show.bubbles)) {
-      if (state.show.bubbles) this.drawIdle(panel, rank, y(lanes.tasks), lanes.tasks[1]);
-    }
+    const asShares = this.drawTasks(panel, rank, predicted, y(lanes.tasks), lanes.tasks[1], state.show.bubbles);
+    if (state.show.bubbles && !asShares) this.drawIdle(panel, rank, y(lanes.tasks), lanes.tasks[1]);
     if (lanes.measured) {
       c.fillStyle = colours.lane;
       c.fillRect(MARGIN, y(lanes.measured), this.width - MARGIN, lanes.measured[1]);
@@ -167,8 +166,8 @@ class Lanes {
   }
 
   /**
-   * Draw the tasks of a rank, and return whether they were drawn as shares of the time. times: their {start, end}; withIdle: if so, draw
-   * the shares of the idle time too.
+   * Draw the tasks of a rank, and return whether they were drawn as shares of the time. times: their {start, end}; withIdle: draw the
+   * shares of the idle time beside those of the tasks.
    */
   drawTasks(p, rank, times, top, height, withIdle) {
     const rows = p.tasks.of(rank);
@@ -194,9 +193,9 @@ class Lanes {
       c.fillStyle = SHADES[pipe % SHADES.length][op];
       c.fillRect(from, top, width, height);
       if (width < 5) continue;
-      const lines = PIPE_PATTERNS[pipe % PIPE_PATTERNS.length];
-      if (lines !== "none") {
-        c.fillStyle = pattern(c, lines, LINES[op]);
+      const kind = PIPE_PATTERNS[pipe % PIPE_PATTERNS.length];
+      if (kind !== "none") {
+        c.fillStyle = pattern(c, kind, LINES[op]);
         c.fillRect(from, top, width, height);
       }
       if (width > 2 * letter) {
@@ -222,11 +221,11 @@ class Lanes {
     if (this.bins.length < wide * count) this.bins = new Float32Array(wide * count);
     const bins = this.bins;
     bins.fill(0, 0, wide * count);
-    const perTime = wide / ((this.view.to - this.view.from) * p.scale);
+    const pixelsPerTime = wide / ((this.view.to - this.view.from) * p.scale);
     const from = this.view.from * p.scale;
     const add = (start, end, shade) => {
-      const a = Math.max(0, (start - from) * perTime);
-      const b = Math.min(wide, (end - from) * perTime);
+      const a = Math.max(0, (start - from) * pixelsPerTime);
+      const b = Math.min(wide, (end - from) * pixelsPerTime);
       if (b <= a) return;
       const last = Math.min(Math.floor(b), wide - 1);
       let x = Math.floor(a);
@@ -261,14 +260,14 @@ class Lanes {
         if (share === 0) continue;
         sum += share;
         const until = Math.max(0, Math.round(high * (1 - sum)));
-        for (const colour = shades[shade]; y > until; ) pixels[--y * wide + x] = colour;
+        while (y > until) pixels[--y * wide + x] = shades[shade];
       }
       while (y > 0) pixels[--y * wide + x] = empty;
     }
     this.context.putImageData(image.data, Math.round(MARGIN * ratio), Math.round(top * ratio));
   }
 
-  /** Return an image of this size in pixels, the same one in every frame. */
+  /** Return an image of this size as {data, pixels}, the same one in every frame. pixels: its colours, one number for each pixel. */
   image(wide, high) {
     const key = `${wide} ${high}`;
     if (!this.images.has(key)) {
@@ -402,16 +401,15 @@ class Lanes {
     let column = -1;
     let most = 0;
     let least = Infinity;
-    let last = after[first];
+    let level = first === low ? 0 : after[first]; // the last value so far
     c.beginPath();
     c.moveTo(MARGIN, bottom);
     const flush = () => {
       if (column < 0) return;
       c.lineTo(column, y(least));
       c.lineTo(column, y(most));
-      c.lineTo(column, y(last));
+      c.lineTo(column, y(level));
     };
-    let level = first === low ? 0 : after[first];
     c.lineTo(MARGIN, y(level));
     const put = (x, value) => {
       x = Math.max(MARGIN, Math.min(this.width, Math.round(x)));
@@ -424,7 +422,7 @@ class Lanes {
       }
       most = Math.max(most, value);
       least = Math.min(least, value);
-      level = last = value;
+      level = value;
     };
     for (let row = first; row < high && p.start[row] <= to; row++) {
       put(this.x(p.start[row] / p.scale), during[row]);
@@ -510,7 +508,7 @@ class Lanes {
     }
   }
 
-  /** Draw the critical path: a band in its tasks, and lines where it goes from rank to rank. */
+  /** Draw the critical path: a band where it is in a task or an all-reduce, and lines where it goes from rank to rank. */
   drawPath(state) {
     const { context: c, colours } = this;
     for (const p of state.panels) {
@@ -537,7 +535,7 @@ class Lanes {
     }
   }
 
-  /** Draw the moment of the explanation: what is after it is dimmed, and the idle slots up to its end are numbered if they are wide. */
+  /** Outline the moment of the explanation, dim what is after it, and number the idle slots up to its end if they are wide. */
   drawMoment(state) {
     const { context: c, colours } = this;
     const { panel: p, from, to } = state.explained;

@@ -131,9 +131,9 @@ function waitSentences(p, row) {
   const waits = waitsFor(p, row);
   const last = Math.max(...waits.map((wait) => wait.time));
   return waits.map((wait) => {
-    const arrival = wait.message >= 0 ? `, arrives at ${time(p, wait.time)}` : `, ends at ${time(p, wait.time)}`;
+    const when = wait.message >= 0 ? `, arrives at ${time(p, wait.time)}` : `, ends at ${time(p, wait.time)}`;
     const decides = wait.time === last && wait.time === p.start[row] && p.start[row] > 0 ? " (decides the start)" : "";
-    return { row: wait.row, text: `${nameOf(p, wait.row)}${arrival}${decides}` };
+    return { row: wait.row, text: `${nameOf(p, wait.row)}${when}${decides}` };
   });
 }
 
@@ -162,7 +162,7 @@ function amount(p, value) {
   return `${power ? (value / 1024 ** power).toFixed(value / 1024 ** power >= 100 ? 0 : 1) : value} ${units[power]}`;
 }
 
-/** Return a sentence for screen readers: a row's text, place, times and idle time, and the wait that decides its start. */
+/** Return a sentence for screen readers: a row's text, place, times, idle time before it, and the wait that decides its start. */
 function spoken(p, row) {
   const parts = [`${instructionText(p, row)}, ${placeText(p, row)}, ${timesText(p, row)}`];
   const idle = idleBefore(p, row);

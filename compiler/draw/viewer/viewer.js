@@ -28,7 +28,7 @@ const state = {
 
 const AXIS_HEIGHT = 24; // pixels
 const OVERVIEW_HEIGHT = 34; // pixels
-const ZOOM_STEP = 0.6; // of the time in view, what a key or a button that zooms in leaves
+const ZOOM_STEP = 0.6; // a key or a button that zooms in leaves this part of the time in view
 
 const figure = byId("figure");
 const lanes = new Lanes(byId("lanes"));
@@ -37,7 +37,7 @@ const overview = byId("overview");
 let frameTimes = []; // milliseconds that each of the last frames took to draw
 let drawn = 0; // frames so far
 let asked = false; // a frame will be drawn soon
-let overviewImage = null;
+let overviewImage = null; // what paintOverview returned; null: it has to be painted again
 
 /** Draw a frame soon. */
 function redraw() {
@@ -49,6 +49,7 @@ function redraw() {
   });
 }
 
+/** Draw a frame now, and note how long that took. */
 function frame() {
   const begin = performance.now();
   state.scroll = figure.scrollTop;
@@ -123,7 +124,7 @@ function drawAxis() {
   }
 }
 
-/** Draw the whole time at once: how many ranks compute, and which part is in view. */
+/** Draw the whole time at once: the share of ranks that compute, and which part of the time is in view. */
 function drawOverview() {
   const c = overview.getContext("2d");
   const ratio = globalThis.devicePixelRatio || 1;
@@ -315,10 +316,10 @@ function showDetails() {
   fact("Memory", `${amount(p, p.memory.during[row])} while it runs, ${amount(p, p.memory.after[row])} after it`);
   if (p.pathPartOf.has(row)) fact("Critical path", `part ${p.pathPartOf.get(row) + 1} of ${p.path.row.length}`);
   const [low, high] = [p.offsets[p.rankOf[row]], p.offsets[p.rankOf[row] + 1]];
-  const shown = 9; // instructions of the stream, with the selected one in the middle where possible
-  const first = Math.max(low, Math.min(row - 4, high - shown));
+  const most = 9; // instructions of the stream, with the selected one in the middle where possible
+  const first = Math.max(low, Math.min(row - 4, high - most));
   const stream = [];
-  for (let k = first; k < Math.min(high, first + shown); k++) {
+  for (let k = first; k < Math.min(high, first + most); k++) {
     const attributes = { class: "link", onclick: () => select(p, k) };
     if (k === row) attributes["aria-current"] = "true";
     stream.push(element("li", {}, element("button", attributes, instructionText(p, k))));
@@ -358,7 +359,7 @@ function otherRank(by) {
   return select(other.panel, rows[Math.min(k, rows.length - 1)]);
 }
 
-/** Select the first task of rank 0 that starts in view, or its last task if none does. */
+/** Select the first task of rank 0 that starts in view or later; the last one if none does. Without tasks, select the first row. */
 function selectFirst() {
   const p = panels[0];
   const from = state.view.from * p.scale;
@@ -367,7 +368,7 @@ function selectFirst() {
   if (p.size) select(p, rows.length ? rows[Math.min(k, rows.length - 1)] : 0);
 }
 
-/** Select what the selected row waits for longest; with `later`, the first to start of those that wait for it. */
+/** Select, of what the selected row waits for, what comes last; with `later`, of what waits for the row, what comes first. */
 function follow(later) {
   if (!state.selected) return selectFirst();
   const { panel: p, row } = state.selected;
@@ -399,6 +400,7 @@ function search(backwards) {
     return words.every((word) => name === word || text.includes(` ${word}`));
   };
   for (let k = 1; k <= p.size; k++) {
+    // After the last row comes the first one. A remainder of JavaScript can be negative.
     const row = (((from + direction * k) % p.size) + p.size) % p.size;
     if (matches(row)) {
       select(p, row);
@@ -430,6 +432,7 @@ function hover(event) {
   tip.style.top = `${event.clientY + 18 + height > innerHeight ? event.clientY - height - 12 : event.clientY + 18}px`;
 }
 
+/** Return the lines of the tip about an instruction, or about an idle bar if `row` is -1. */
 function tipLines({ panel: p, row, bar }) {
   if (row >= 0) {
     const lines = [instructionText(p, row), `${placeText(p, row)}: ${inWords(p, row)}`, `predicted: ${timesText(p, row)}`];
@@ -462,21 +465,21 @@ let dragged = false; // a pointer has moved since it was pressed
 
 figure.addEventListener("wheel", (event) => {
   const x = event.clientX - figure.getBoundingClientRect().left;
-  if (x < MARGIN || event.altKey) return; // scrolls through the ranks
+  if (x < MARGIN || event.altKey) return; // the browser scrolls through the ranks
   event.preventDefault();
-  const scale = event.deltaMode === 1 ? 16 : 1;
+  const scale = event.deltaMode === 1 ? 16 : 1; // pixels of a step: a line of text, or a pixel
   if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
     pan(((event.deltaX || event.deltaY) * scale) / (lanes.width - MARGIN), false);
   } else zoom(Math.exp(Math.max(-240, Math.min(240, event.deltaY * scale)) * 0.002), x, false);
 }, { passive: false });
 
 figure.addEventListener("pointerdown", (event) => {
-  if (event.button !== 0 || event.offsetX > figure.clientWidth) return;
+  if (event.button !== 0 || event.offsetX > figure.clientWidth) return; // beside the drawing is the scroll bar
   pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
   dragged = false;
   const x = event.clientX - figure.getBoundingClientRect().left;
   if (event.shiftKey) range = { from: x, to: x };
-  else if (range) range.to = range.from; // it is left over from an interrupted drag on the axis
+  else if (range) range.to = range.from; // the range is left over from an interrupted drag on the axis
 });
 
 figure.addEventListener("pointermove", (event) => {
@@ -734,8 +737,8 @@ function showLegend() {
       swatch((c) => {
         c.fillStyle = SHADES[k % SHADES.length][0];
         c.fillRect(0, 0, 22, 16);
-        const lines = PIPE_PATTERNS[k % PIPE_PATTERNS.length];
-        c.fillStyle = lines === "none" ? SHADES[k % SHADES.length][0] : pattern(c, lines, LINES[0]);
+        const kind = PIPE_PATTERNS[k % PIPE_PATTERNS.length];
+        c.fillStyle = kind === "none" ? SHADES[k % SHADES.length][0] : pattern(c, kind, LINES[0]);
         c.fillRect(0, 0, 22, 16);
       }, `pipe ${pipe.name}: ${idsText(pipe.microBatches) || "no micro-batches"}`);
     });

@@ -1,4 +1,4 @@
-"""Every rank builds its own stages alone: torchrun --nproc-per-node 2 stages.py"""
+"""Every rank builds only its own stages: torchrun --nproc-per-node 2 stages.py"""
 
 import os
 

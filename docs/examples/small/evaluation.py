@@ -11,7 +11,8 @@ from chimerac.interpreter import Pipeline
 if "RANK" not in os.environ:
     raise SystemExit("start it with: torchrun --nproc-per-node 2 evaluation.py")
 
-# For the samples alone, so that all ranks draw the same: from torch's own generator each draws for the dropout of its stages.
+# A generator for the samples alone, so that all ranks draw the same samples. From torch's default generator each rank also
+# draws for the dropout of its own stages.
 generator = torch.Generator().manual_seed(0)
 centres = torch.randn(4, 16, generator=generator)
 

@@ -17,9 +17,9 @@ images, labels = torch.randn(32, 16), torch.randint(0, 4, (32,))
 
 for recompute in ("none", "all"):  # or a list of stages, such as "0,2..5"
     with Pipeline(model, "1f1b", {"N": 4}, loss=F.cross_entropy, inputs=images[:8], recompute=recompute) as pipe:
-        torch.manual_seed(1)  # the same dropout for "none" and "all"; a forward that is run again repeats its numbers itself
+        torch.manual_seed(1)  # the same dropout for "none" and "all"; a recomputed forward repeats its dropout anyway
         loss, norm = pipe.step(images, labels), pipe.grad_norm()
         if pipe.rank == 0:
             print(f"recompute {recompute}   loss {loss:.6f}   gradient norm {norm:.6f}")
-        for parameter in pipe.parameters():
+        for parameter in pipe.parameters():  # the next pipeline has the same parameters
             parameter.grad = None

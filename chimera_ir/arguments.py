@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -34,8 +33,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and what is wrong, and end the process with status 2. With verbs, the usage is one line."""
-        if sys.stderr is None:  # the shell closed it; argparse would write the usage to stdout
-            sys.exit(2)
         verbs = [verb.prog.removeprefix(f"{self.prog} ") for verb in self.verbs]
         first_words = " | ".join([*(action.dest.upper() for action in self._get_positional_actions()), *verbs])
         usage = f"usage: {self.prog} {first_words} ...; see {self.prog} --help\n" if verbs else self.format_usage()

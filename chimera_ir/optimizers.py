@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-# How many numbers torch's optimizer keeps for each parameter. Each takes as many bytes as a number of the gradient.
+# How many numbers torch's optimizer keeps for each parameter, of 4 bytes each.
 OPTIMIZERS = {"adamw": 2, "momentum": 1, "sgd": 0}

@@ -88,7 +88,7 @@ def measure(run: Run, rounds: int) -> list[dict[str, Any]]:
 
         return run_one
 
-    for name, seconds in timed_rounds({name: runner(variant) for name, variant in variants.items()}, rounds):
+    for _, name, seconds in timed_rounds({name: runner(variant) for name, variant in variants.items()}, rounds):
         variant = variants[name]
         variant.iteration_s.append(seconds)
         variant.exposed_s.append(exposed_s(pipes[variant.sync]))

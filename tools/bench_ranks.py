@@ -65,21 +65,27 @@ def progress(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def timed_rounds(runners: Mapping[str, Callable[[], None]], rounds: int) -> Iterator[tuple[str, float]]:
-    """Run each runner once in every round, on all ranks together. Yield its name and how long all ranks took, in seconds.
+def timed_rounds(
+    runners: Mapping[str, Callable[[], None]], rounds: int, groups: Sequence[Sequence[str]] | None = None
+) -> Iterator[tuple[int, str, float]]:
+    """Run each group of runners in every round, on all ranks together. Yield the group's number, a name, and the seconds.
 
-    One round more, at the beginning, warms up, and nothing is yielded for it. The order within a round is random, so that no
-    runner always follows the same one.
+    The seconds are those that all ranks took. groups: the names of runners that are compared; they run one after another, so
+    that other load on the host affects all of them. A name may be in several groups. None: all runners are one group. One round
+    more, at the beginning, warms up, and nothing is yielded for it. The order of the groups, and that within a group, are
+    random, so that no runner always follows the same one.
     """
-    shuffler, names = random.Random(SEED), list(runners)  # with one seed, all ranks have the same orders
+    shuffler = random.Random(SEED)  # with one seed, all ranks have the same orders
+    numbered = list(enumerate([list(runners)] if groups is None else groups))
     for number in range(rounds + 1):
-        for name in shuffler.sample(names, len(names)):
-            dist.barrier()
-            start = time.perf_counter()
-            runners[name]()
-            dist.barrier()
-            if number:
-                yield name, time.perf_counter() - start
+        for group, names in shuffler.sample(numbered, len(numbered)):
+            for name in shuffler.sample(names, len(names)):
+                dist.barrier()
+                start = time.perf_counter()
+                runners[name]()
+                dist.barrier()
+                if number:
+                    yield group, name, time.perf_counter() - start
 
 
 def ratios(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:

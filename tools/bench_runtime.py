@@ -1,9 +1,9 @@
 """Compares the speed of the runtime with torch.distributed.pipelining and with loops written by hand.
 
-All of them compute the gradients of the same model, on the same two gloo ranks with one thread each. Every round runs each of
-them once, so that other load on the host affects all. The ratio of two times is computed in each round. A table has the median
-and the quartiles of each ratio, and another one has the times. For our schedules it also has the waits for communication, which
-explain the distance to the ideal.
+All of them compute the gradients of the same model, on the same two gloo ranks with one thread each. Two times whose ratio has
+a goal are measured soon after each other (GROUPS), so that other load on the host affects both, and the ratio is computed in
+each round. A table has the median and the quartiles of each ratio, and another one has the times. For our schedules it also has
+the waits for communication, which explain the distance to the ideal.
 
     python -m tools.bench_runtime [ROUNDS]      default 7; three times as many for the tiny model
     python -m tools.bench_runtime --write       and records the result in docs/benchmarks.md
@@ -67,6 +67,24 @@ GOALS = {
     ],
     "tiny, N=64": [("ours 1f1b", "torch 1F1B", 0.80), ("ours gpipe", "torch GPipe", 0.80)],
 }
+_ALL_OF_TORCH = [f"torch {name}" for name in THEIRS]
+# By model: the loops that run one after another in a round. Those of a goal are in one group.
+GROUPS = {
+    GPT: [
+        ["ours 1f1b", "ours chimera", "torch 1F1B"],
+        ["ours gpipe", "torch GPipe"],
+        ["ours chimera", *_ALL_OF_TORCH],
+        ["ours chimera", f"ours {EAGER}", "chimera by hand"],
+        ["ours chimera", "ours on one rank", "alone"],
+        ["ours interleaved", "ours zb_v"],
+    ],
+    TINY: [
+        ["ours 1f1b", "torch 1F1B"],
+        ["ours gpipe", "torch GPipe"],
+        ["ours interleaved", "torch Interleaved1F1B"],
+        ["ours zb_v", "ours chimera", "chimera by hand", "ours on one rank", "alone"],
+    ],
+}
 EFFICIENCY = {"GPT, N=8": 0.93, "GPT, N=16": 0.95}  # by run: the least that the ideal time divided by ours may be
 
 
@@ -122,10 +140,10 @@ def alone(z: Sizes, micro_batches: int) -> Callable[[], None]:
 def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
     """Return what this rank has measured of every runner, which is one of the loops that are compared.
 
-    times: by runner, the seconds of each round; also those of `ideal`, which is `alone` divided by RANKS, and of `best of
-    torch`. counts: by schedule of ours, the number of instructions of this rank. waits: by runner of a schedule of ours, for
-    each round the seconds in which the rank waited for values, for sends and for all-reduces. best: the runner of torch's
-    fastest schedule.
+    times: for each group of GROUPS, by runner, the seconds of each round; also those of `ideal`, which is `alone` divided by
+    RANKS, and of `best of torch`. counts: by schedule of ours, the number of instructions of this rank. waits: by runner of a
+    schedule of ours, for each of its runs the seconds in which the rank waited for values, for sends and for all-reduces. best:
+    the runner of torch's fastest schedule; None if no group has all of torch's.
     """
     transport, counts, pipes = Gloo(), {}, dict[str, BoundPipeline]()
     runners: dict[str, Callable[[], None]] = {"alone": alone(z, micro_batches)}
@@ -137,16 +155,20 @@ def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
         if z is GPT or name not in V_SHAPED:  # torch's split backward fails on the tiny model: "can't detach views in-place"
             runners[f"torch {name}"] = theirs(name, z, micro_batches)
     runners["chimera by hand"] = by_hand(z, micro_batches)
-    times: dict[str, list[float]] = {name: [] for name in runners}
+    times: list[dict[str, list[float]]] = [{name: [] for name in group} for group in GROUPS[z]]
     waits: dict[str, list[tuple[float, float, float]]] = {name: [] for name in pipes}
-    for name, seconds in timed_rounds(runners, rounds):
-        times[name].append(seconds)
+    for group, name, seconds in timed_rounds(runners, rounds, GROUPS[z]):
+        times[group][name].append(seconds)
         if name in pipes:
             figures = pipes[name].figures
             waits[name].append((figures.value_wait_s, figures.send_wait_s, figures.all_reduce_wait_s))
-    times["ideal"] = [t / RANKS for t in times["alone"]]
-    best = min((name for name in times if name.startswith("torch")), key=lambda name: statistics.median(times[name]))
-    times["best of torch"] = times[best]
+    best = None
+    for of_group in times:
+        if "alone" in of_group:
+            of_group["ideal"] = [t / RANKS for t in of_group["alone"]]
+        if of_group.keys() >= set(_ALL_OF_TORCH):
+            best = min(_ALL_OF_TORCH, key=lambda name: statistics.median(of_group[name]))
+            of_group["best of torch"] = of_group[best]
     return {"times": times, "counts": counts, "waits": waits, "best": best}
 
 
@@ -159,19 +181,21 @@ def report(found: dict[str, Any]) -> tuple[str, bool]:
     """Return the tables of the results, and whether all goals are met. found: as `measure_all` returns it."""
     text, all_met = "", True
     for run in RUNS:
-        rounds = len(found[run]["times"]["ideal"])
-        text += f"**{run}**: medians of {rounds} rounds; the best of torch is {found[run]['best']}.\n\n"
+        rounds = len(next(iter(found[run]["times"][0].values())))
+        best = f"; the best of torch is {found[run]['best']}" if found[run]["best"] else ""
+        text += f"**{run}**: medians of {rounds} rounds{best}.\n\n"
         ratio_table, met = _ratio_table(run, found[run]["times"])
         text += ratio_table + "\n" + _loop_table(run, found[run]) + "\n"
         all_met &= met
     return text, all_met
 
 
-def _ratio_table(run: str, times: dict[str, list[float]]) -> tuple[str, bool]:
-    """Return the table of the ratios of a run, and whether its goals are met."""
+def _ratio_table(run: str, times: list[dict[str, list[float]]]) -> tuple[str, bool]:
+    """Return the table of the ratios of a run, and whether its goals are met. times: as in what `measure` returns."""
     rows, all_met = [], True
     for first, second, most in GOALS[run]:
-        quartiles = ratios(times[first], times[second])
+        of_group = next(x for x in times if first in x and second in x)
+        quartiles = ratios(of_group[first], of_group[second])
         median = quartiles[1]
         met = median <= most if most is not None else median >= EFFICIENCY[run]
         goal = f"at most {most:.2f}" if most is not None else f"at least {EFFICIENCY[run]:.2f}"
@@ -188,10 +212,9 @@ def _loop_table(run: str, found: dict[str, Any]) -> str:
     times, counts, waits = found["times"], found["counts"], found["waits"]
     is_tiny = RUNS[run][0] is TINY
     rows = []
-    for name in times:
-        if name in ("ideal", "best of torch"):
-            continue
-        iteration_s = statistics.median(times[name])
+    names = {name for of_group in times for name in of_group}
+    for name in sorted(names - {"ideal", "best of torch"}):
+        iteration_s = statistics.median(t for of_group in times for t in of_group.get(name, ()))
         waits_s = [statistics.median(column) for column in zip(*waits.get(name, ()), strict=True)]
         row = [name, f"{iteration_s * 1e3:.1f} ms", *([f"{s * 1e3:.1f} ms" for s in waits_s] or [""] * 3)]
         if is_tiny:

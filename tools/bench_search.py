@@ -5,7 +5,8 @@ placements with equal stages. Each setting is searched for some time. A row has 
 more memory, what was found, and the bound. It also has the makespan of the best such schedule whose order no search has found.
 Every order that is found is written as a text and compiled, and its certificate is checked. --shipped searches nothing: it
 compares what is recorded in docs/searched/ with the library of today, which may have more schedules. --placements
-searches the settings of `uneven` with other placements, and adds that to the recorded rows. --write records settings and rows there.
+searches the settings of `uneven` with other placements, and adds that to the recorded rows. --write records settings and rows
+there.
 """
 
 from __future__ import annotations

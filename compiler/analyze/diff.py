@@ -55,7 +55,8 @@ class ProgramDiff:
 
     @property
     def is_equal(self) -> bool:
-        """Return whether `FIELDS`, pipes and instructions are the same. Names, parameters and costs do not count."""
+        """Return whether `FIELDS`, pipes and instructions are the same. The names of the schedule and of
+        pipes do not count, and neither do parameters and costs."""
         return not self.header and all(rank.is_equal for rank in self.ranks)
 
 
@@ -161,8 +162,9 @@ def _header_differences(a: Header, b: Header) -> list[str]:
         if len(p.placement) == len(q.placement) and p.placement != q.placement:
             differing = [s for s, (x, y) in enumerate(zip(p.placement, q.placement, strict=True)) if x != y]
             s = differing[0]
-            more = f", and {count_text(len(differing) - 1, 'more stage')}" if len(differing) > 1 else ""
-            found.append(f"pipe {p.name}: stage {s} is on rank {p.placement[s]} and on rank {q.placement[s]}{more}")
+            others = len(differing) - 1
+            more = f"; {count_text(others, 'other stage')} {'differs' if others == 1 else 'differ'}, too" if others else ""
+            found.append(f"pipe {p.name}: stage {s} is on rank {p.placement[s]} in a, and on rank {q.placement[s]} in b{more}")
         if p.micro_batches != q.micro_batches and a.micro_batches == b.micro_batches:
             found.append(f"pipe {p.name}: its micro-batches differ: {len(p.micro_batches)} and {len(q.micro_batches)} of them")
     return found

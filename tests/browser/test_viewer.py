@@ -42,7 +42,7 @@ Opener = Callable[..., Any]
 def opened(chromium: Any, tmp_path: Path) -> Iterator[Opener]:
     """Return a function that opens a page from its text. Its other arguments are options of the browser context.
 
-    The test fails if a page has an error, opens a dialog, or requests anything but itself.
+    The test fails if a page has an error, opens a dialog of the browser, or requests anything but itself.
     """
     contexts, problems = [], []
 
@@ -260,7 +260,7 @@ def test_measured_bars_are_drawn_below_the_predicted_ones_and_compared_with_them
     assert f"measured makespan {5 * s.makespan + 1 + 3} ms" in facts
 
 
-def test_measured_times_that_are_much_shorter_are_not_rounded_to_tens(opened: Opener) -> None:
+def test_a_negative_difference_of_times_has_all_its_digits(opened: Opener) -> None:
     p = compile_schedule("1f1b", {"D": 2, "N": 2}).program
     s = simulate(p, {"F": 20_000, "B": 20_000})
     measured = replace(s.timeline, start=s.timeline.start * 10, end=s.timeline.start * 10 + 1234, scale=10)

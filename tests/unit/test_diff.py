@@ -52,7 +52,7 @@ def test_a_task_on_another_rank_is_named_with_that_rank() -> None:
     found = diff(a, b)
     gone = {a.text(row): rank for row, rank in found.gone_to.items()}
     assert gone["FWD main s2 m0"] == 1 and gone["FWD main s3 m1"] == 0 and "FWD main s0 m0" not in gone
-    assert any("stage 2 is on rank 0 and on rank 1" in fact for fact in found.header)
+    assert any("stage 2 is on rank 0 in a, and on rank 1 in b" in fact for fact in found.header)
 
 
 def test_the_other_rank_of_a_task_is_one_of_the_same_replica() -> None:

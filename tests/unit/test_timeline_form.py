@@ -38,6 +38,11 @@ def test_a_timeline_is_read_as_it_was_written_in_any_order_of_its_bars() -> None
     assert all((getattr(again, name) == getattr(timeline, name)).all() for name in COLUMNS)
 
 
+def test_columns_of_white_space_have_no_bars() -> None:
+    text = re.sub(r'("(?:rank|row|start|end)": )\[[^]]*\]', r"\1[ ]", TEXT)
+    assert text.count("[ ]") == 4 and len(timeline_from_json(text, "t.json").timeline) == 0
+
+
 @pytest.mark.parametrize(
     ("old", "new", "code", "says"),
     [
@@ -50,6 +55,7 @@ def test_a_timeline_is_read_as_it_was_written_in_any_order_of_its_bars() -> None
         ('"row": [0,', '"row": [[0],', "E613", r"row\[0\]"),
         ('"row": [0,', '"row": [,', "E613", r"row\[0\]: .* found nothing"),
         ('"row": [0,', '"row": [9223372036854775807,', "E613", r"row\[0\]: expected an integer from 0"),
+        ('"row": [0,', '"row": [9999999999999999999,', "E613", r"row\[0\]: expected an integer from 0"),
         ('"row": [0,', '"row": [99999999999999999999,', "E613", r"row\[0\]: .* found 99999999999999999999"),
         ('"row": [0,', '"row": [1,', "E613", "no bar of row 0"),
         ('"row": [0,1,', '"row": [0,0,', "E613", "two bars of row 0"),

@@ -1,4 +1,5 @@
-# `make` lists the targets. Each of them uses the virtual environment .venv, and first creates it if there is none.
+# `make` lists the main targets. All but help and clean use the virtual environment .venv. They make it first, unless it is newer
+# than pyproject.toml and constraints.txt.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -6,8 +7,8 @@ BIN     = $(VENV)/bin
 READY   = $(VENV)/.ready
 JOBS   ?= 2
 
-# These decide how long `make proof` takes. EXAMPLES: a factor for the number of examples of each property test; PROGRAMS: the
-# number of programs that tests/proof/explorer.py explores.
+# These decide how long `make proof` takes. EXAMPLES: a factor for the number of examples of property tests that state one; the
+# others draw 2000. PROGRAMS: the number of programs that tests/proof/explorer.py explores.
 EXAMPLES ?= 40
 PROGRAMS ?= 12000
 FUZZ_MINUTES ?= 60
@@ -68,7 +69,7 @@ check: $(READY) ## lint, check types and import rules, run the unit, golden and 
 golden: $(READY) ## rewrite the golden files
 	$(BIN)/python -m pytest -q tests/golden --golden
 
-figures: $(READY) ## rewrite every drawing and table in README and docs, and the saved parser
+figures: $(READY) ## rewrite the generated drawings, tables and outputs in README, docs and schedules, and the saved parser
 	$(BIN)/python -m tools.saved_parser
 	$(BIN)/python -m tools.gallery
 	$(BIN)/python -m tools.figures --write
@@ -82,18 +83,9 @@ profiles: $(READY) ## write the shipped profiles of published hardware again, fo
 descriptions: $(READY) ## measure the presets' descriptions again, for chimerac --model NAME
 	$(BIN)/python -m tools.descriptions --write
 
+BENCHES = bench_runtime bench_instructions bench_timed bench_predicted bench_overlap bench
 bench: $(READY) ## compare runtime and compiler with torch's, timed stages with the simulation, and measure overlap (half an hour)
-	$(BIN)/python -m tools.bench_runtime
-	@echo
-	$(BIN)/python -m tools.bench_instructions
-	@echo
-	$(BIN)/python -m tools.bench_timed
-	@echo
-	$(BIN)/python -m tools.bench_predicted
-	@echo
-	$(BIN)/python -m tools.bench_overlap
-	@echo
-	$(BIN)/python -m tools.bench
+	@status=0; for name in $(BENCHES); do $(BIN)/python -m tools.$$name || status=1; echo; done; exit $$status
 
 coverage: $(READY) ## measure which lines the tests execute
 	$(BIN)/coverage run -m pytest -q

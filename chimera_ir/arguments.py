@@ -40,8 +40,8 @@ class Parser(argparse.ArgumentParser):
 
     def _suggestion(self, message: str) -> str:
         """Return what to append to a message of argparse: what was probably meant, or an empty string."""
-        # argparse names an option by all its strings, such as -o/--output. The first of them is enough to find its choices.
         option = re.match(r"unrecognized arguments: --?(\w[\w-]*)", message)
+        # Here argparse names an option by all its strings, such as -o/--output. The first one is enough to find its choices.
         choice = re.match(r"argument ([^:/]+)[^:]*: invalid choice: '([^']*)'", message)
         word, known = "", list[str]()
         if option:

@@ -43,11 +43,11 @@ class Costs:
         return self.FWD if op == Op.RECOMPUTE and not costs else costs
 
     def given(self) -> dict[str, Any]:
-        """Return the costs by name, without RECOMPUTE where it follows from FWD."""
+        """Return the costs by name, without RECOMPUTE if it is empty."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "RECOMPUTE" or self.RECOMPUTE}
 
     def total(self, micro_batches: int) -> int:
-        """Return an upper bound of the makespan: tasks of every kind and all transfers, one after another."""
+        """Return an upper bound of the makespan of one replica: tasks of every kind and all transfers, one after another."""
         tasks = sum(sum(self.of(form.op)) for form in FORMS if form.letter)
         return (tasks + 2 * len(self.FWD) * self.hop) * micro_batches
 
@@ -55,5 +55,5 @@ class Costs:
         """Return in words which limit a program with these costs exceeds, or an empty string."""
         total = self.total(micro_batches)
         if total > limits.TIME:
-            return f"{total} units of time if one task runs after another; at most {limits.TIME}"
+            return f"costs that add up to {total}; at most {limits.TIME}"
         return ""

@@ -115,8 +115,8 @@ def refuse(
     return ChimeraError([Diagnostic(code, message, span, label, notes, help)])
 
 
-MAX_LENGTH = 1000  # characters of a printed line, and of a word that is compared with known ones
-MAX_KNOWN = 500  # known words with which a wrong one is compared
+MAX_LENGTH = 1000  # the most characters that are shown of a line, before escapes; for a longer word no similar one is searched
+MAX_KNOWN = 500  # known words, at most, among which a similar one is searched for
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -141,8 +141,8 @@ def render(diagnostics: Sequence[Diagnostic], colour: bool = False) -> str:
 def visible(text: str) -> str:
     """Return a line that is safe to print, shortened if it is very long.
 
-    Characters that are not printable are escaped, as in \\x1b, except tabs. Among them are those that the terminal would
-    interpret (controls, changes of the writing direction), and those that UTF-8 cannot express.
+    Characters that are not printable are escaped, as in \\x1b, except tabs. The escaped ones include those that the terminal
+    would interpret (controls, changes of the writing direction), and those that UTF-8 cannot express.
     """
     text = text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 3]}..."
     if text.isprintable():

@@ -73,6 +73,7 @@ def write_stdout(text: str | bytes) -> None:
             else:
                 sys.stdout.write(text)
         except UnicodeEncodeError:
+            sys.stdout.flush()
             sys.stdout.buffer.write(str(text).encode("utf-8", "backslashreplace"))
         sys.stdout.flush()
     except BrokenPipeError:
@@ -93,7 +94,7 @@ def write_stderr(text: str) -> None:
 
 
 def discard_output(stream: TextIO) -> None:
-    """Redirect a stream that can no longer be written to the null device, so that the flush at exit does not fail."""
+    """Redirect a stream to the null device, because it can no longer be written. So the flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -101,9 +102,9 @@ def write(text: str | bytes, path: str) -> None:
     """Write a text or bytes to a file, or to stdout if the path leads to stdout.
 
     The text is written to a temporary file in the same folder, which then replaces the file. The name of the temporary file
-    is random, so that no other process can create it first. Symbolic links, owner and permissions are kept. Where replacing
-    is not possible, the file is written in place: a pipe, a device, a file with several hard links, a file whose owner this
-    process cannot give to the new one, and any file in a folder that allows no new files.
+    is random, so that no other process can create it first. Symbolic links, owner and permissions are kept. Some files cannot
+    be replaced, and are written in place: a pipe, a device, a file with several hard links, a file whose owner this process
+    cannot give to the new one, and any file in a folder that allows no new files.
 
     Raises ChimeraError E003 if that fails. An existing file is then unchanged, unless it was written in place. Raises
     BrokenPipeError as `write_stdout`.
@@ -172,7 +173,10 @@ _NO_TEMPORARY_FILE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG
 
 
 def _replace(target: str, data: bytes, status: os.stat_result | None) -> bool:
-    """Write a temporary file and replace the target with it; return whether that was possible."""
+    """Write a temporary file and replace the target with it. Return False if the file has to be written in place.
+
+    Raises OSError for another failure, such as a full disk. The target is then unchanged.
+    """
     temporary = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}")
     is_created = False
     try:

@@ -117,7 +117,7 @@ class Header:
         yield "pipes x (stages + stages of tied sets) x replicas", len(self.pipes) * stages_and_tied * self.width, limits.CELLS
         yield "tasks, two for every stage and micro-batch", 2 * self.stages * self.micro_batches * self.width, limits.TASKS
         groups = [*((s,) for s in range(self.stages)), *(tied.stages for tied in self.tied)]
-        # Each of the k ranks that hold a group has an all-reduce that names all k.
+        # Each of several ranks that hold a group has an all-reduce that names all of them. A group with one holder counts 1.
         yield "ranks named by all gradient all-reduces", sum(self._rank_count(g) ** 2 for g in groups), limits.MEMBERS
 
     def _rank_count(self, stages: Iterable[int]) -> int:
@@ -135,7 +135,7 @@ class Header:
 
 
 def stages_text(stages: Iterable[int]) -> str:
-    """Return ascending numbers of stages as options and schedules write them: '0,2..5'; 'none' if there is none."""
+    """Return ascending numbers of stages as --recompute takes them: '0,2..5'; 'none' if there is none."""
     runs: list[list[int]] = []
     for s in stages:
         if runs and s == runs[-1][-1] + 1:

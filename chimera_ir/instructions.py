@@ -40,8 +40,8 @@ class Value(IntEnum):
 
 ValueName = Literal["act", "grad"]
 
-# Bounds of the fields: pydantic checks them when a file is read (jsonform.py). Of a program that is made in Python, only the
-# names in its header are checked (`check_name`).
+# Bounds of the fields: pydantic checks them when a file is read. Of the instructions, it checks only those that streams.py has
+# rejected by the same bounds. When a program is made in Python, only the names in its header are checked (`check_name`).
 MAX_ID = 2**31 - 1
 Id = Annotated[int, Field(ge=0, le=MAX_ID)]
 # FailFast: only the first wrong entry of a list is reported. Findings about all of them could be a hundred times as long as
@@ -57,8 +57,8 @@ STRICT: ConfigDict = {"extra": "forbid", "strict": True}
 def check_name(of: str, name: str) -> None:
     """Raise ValueError for a name that the forms of a program cannot hold. of: what it names, for the message."""
     if not NAME.fullmatch(name):
-        expected = "at most 64 ASCII letters, digits or _, not starting with a digit"
-        expected += ", then in brackets a number of at most 9 digits, if any"
+        expected = "1 to 64 ASCII letters, digits or _, not starting with a digit"
+        expected += "; a number of at most 9 digits in brackets may follow"
         raise ValueError(f"the name of {of} is {name!r}; expected {expected}")
 
 
@@ -206,5 +206,5 @@ FORMS: tuple[Form, ...] = tuple(_form(op) for op in Op)  # FORMS[op] is the form
 
 
 def stage_group(stage: int) -> str:
-    """Return the name of the group of all parameters of one stage."""
+    """Return the name of the group of the parameters of one stage, without those of tied sets."""
     return f"stage {stage}"

@@ -13,8 +13,8 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimerac.chimera_ir.scanning import SURROGATE, Excerpt, Path, after_space, place_in_words, string
 
 MAX_FINDINGS = 100
-MAX_WEIGHT = limits.TASKS + limits.RANKS  # the most values of an object inside another; a pipe is the largest such object
-MAX_QUOTED = 2**20  # characters of a file; findings about a longer one do not quote its wrong values
+MAX_WEIGHT = limits.TASKS + limits.RANKS  # values that an object inside another may hold; the largest such object is a pipe
+MAX_QUOTED = 2**20  # characters that pydantic parses at once; findings about a longer text do not quote its wrong values
 MAX_DEPTH = 200  # of brackets, as pydantic allows
 MAX_DIGITS = 4300  # of an integer, the most that Python's int() allows
 _QUOTE_BRACKET_OR_NUMBER = re.compile(r'["\[\]{}]|[0-9]+')
@@ -39,9 +39,9 @@ class Kind:
 
 
 def not_json(kind: Kind, part: Excerpt, error: json.JSONDecodeError | None = None) -> ChimeraError:
-    """Return the finding about a text that is not JSON, or JSON outside the limits of this module.
+    """Return the finding about a text that is not JSON, or that is JSON which this project does not read (`_outside_limits`).
 
-    error: what the decoder of Python's json raised; None if pydantic has rejected the text: it is then decoded again here.
+    error: what scanning.py has raised for the text; None if pydantic has rejected it: the text is then decoded here.
     """
     name = part.source.name
     try:
@@ -78,7 +78,7 @@ def _outside_limits(text: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
             for half in sorted(halves):
                 yield half, "half of a surrogate pair is no character", "write the character itself"
         elif len(found[0]) > MAX_DIGITS:
-            yield start, f"a number has {at - start} digits", f"no number of a {kind.what} has more than 19"
+            yield start, f"a number has {at - start} digits", f"no number of a {kind.what} needs more than 24"
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
         if depth > MAX_DEPTH:
             yield start, f"brackets are nested more than {MAX_DEPTH} deep", f"a {kind.what} nests less than 10 deep"
@@ -96,11 +96,11 @@ class _ObjectError(ValueError):
 
 
 class _Objects:
-    """Checks every object of a JSON text when its end is parsed, as `object_pairs_hook` of json.loads.
+    """Checks each object of a JSON text when the end of the object is parsed, as `object_pairs_hook` of json.loads.
 
-    Two fields of one name are rejected: parsers differ in which of them they keep. A large object inside another is rejected
-    too: for a missing field pydantic would convert all of it to Python values. keys: the names of the fields of the object that
-    ended last. When the whole text is parsed, that is the outermost one.
+    Two fields of one name are rejected: parsers differ in which of them they keep. A large object is rejected too, unless it is
+    the last one to end, as the outermost object is: if a field were missing in it, pydantic would convert all of it to Python
+    values. keys: the names of the fields of the object that ended last; at the end of the text, those of the outermost object.
     """
 
     def __init__(self) -> None:
@@ -108,11 +108,13 @@ class _Objects:
         self.weight = 0  # number of values in the object that ended last
 
     def __call__(self, pairs: list[tuple[str, Any]]) -> tuple[int]:
-        """Return a tuple of one number: how many values the object has. It takes the object's place in the object around it.
+        """Return a tuple of one number: how many values the object has, those inside its values included.
+
+        For the parser this tuple takes the place of the object.
 
         Raises _ObjectError for an object that is rejected.
         """
-        if self.weight > MAX_WEIGHT:  # the object before this one: it is inside another, since the outermost one ends last
+        if self.weight > MAX_WEIGHT:  # the object that ended before this one
             raise _ObjectError
         fields, weight = dict(pairs), len(pairs)
         if len(fields) < weight or weight > limits.FIELDS:
@@ -130,7 +132,7 @@ _WEIGHTS = {weight: (weight,) for weight in range(64)}  # the results for small 
 
 
 def _weight(values: list[Any]) -> int:
-    """Return the number of values in a list and in its items."""
+    """Return the number of values in a list, those inside its items included."""
     weight, todo = 0, [values]
     while todo:
         values = todo.pop()
@@ -151,7 +153,7 @@ def check_objects(kind: Kind, part: Excerpt, path: Path, known: set[str], requir
         outermost = json.loads(part.text, object_pairs_hook=objects)
     except _ObjectError as error:
         if error.max_fields is None:
-            raise refuse(kind.codes[2], f"{name}: an object within another holds more than {MAX_WEIGHT} values") from None
+            raise refuse(kind.codes[2], f"{name}: an inner object holds more than {MAX_WEIGHT} values") from None
         raise _object_finding(kind, part, error.max_fields) from None
     except (ValueError, RecursionError):
         return
@@ -170,9 +172,9 @@ def check_objects(kind: Kind, part: Excerpt, path: Path, known: set[str], requir
 
 
 def _object_finding(kind: Kind, part: Excerpt, max_fields: int) -> ChimeraError:
-    """Return the finding for the first object that has a field twice or more than `max_fields` fields, with its place.
+    """Return the finding about the first field that its object has twice, or that is one more than `max_fields`.
 
-    The text up to the end of that object is valid JSON: the decoder has read it.
+    The decoder has rejected an object at its end. So the text up to there is valid JSON, and has such a field.
     """
     objects: list[set[str]] = []
     name, at = part.source.name, 0

@@ -137,7 +137,7 @@ def read_instruction(part: Excerpt, rank: int, number: int) -> Instruction:
     return read_part(_instruction_adapter(), KIND, part, ("streams", rank, number))
 
 
-# An instruction without objects or braces inside, and the character after it. Any other instruction takes the slow path.
+# An object without a brace inside, and the comma or bracket after it. Other texts are left to `read_instruction`: it is slower.
 _ITEM = re.compile(rf"({{[^{{}}]{{0,{limits.INSTRUCTION}}}}})[ \t\n\r]*([],])[ \t\n\r]*")
 
 

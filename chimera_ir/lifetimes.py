@@ -1,8 +1,8 @@
 """Lifetimes: what a rank holds besides weights, gradients and optimizer state, and from which instruction to which.
 
-This is the rule of docs/semantics.md, "Buffers". Counts (a header's limits, the report) and bytes (`--memory`, the report)
-are sums over the same columns. The interpreter does not read these columns. Tests measure that the interpreter holds exactly
-these bytes after each instruction.
+This is the rule of docs/semantics.md, "Buffers". The counts of activations and of receive buffers (a header's limits, the
+report) and the bytes (`--memory`, the report) are sums over the columns of `Lifetimes`. The interpreter does not read these
+columns. Tests measure that the interpreter holds exactly these bytes after each instruction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Amounts = npt.NDArray[Any]  # int64, or Python integers if a sum may exceed them
 
 
 class Kind(IntEnum):
-    """What is held. The first six are activations, of one stage and one micro-batch. The others belong to a value or a task."""
+    """What is held. The first six are activations, of one stage and one micro-batch. The others belong to values or tasks."""
 
     ALIVE = 0  # an activation as limits count it, without bytes: the next five kinds have them
     KEPT = 1  # what a BWD needs
@@ -64,7 +64,7 @@ class Lifetimes:
     def of(
         kind: Kind, stage: Ints, allocated: Ints, freed: Ints, value: Value = Value.act, count: Ints | None = None
     ) -> Lifetimes:
-        """Return entries of one kind. value: of all of them; activations and workspaces have none. count: None for 1."""
+        """Return entries of one kind. value: of all of them; not used for activations and workspaces. count: None for 1."""
         same = [np.full(len(allocated), x, np.int64) for x in (kind, value)]
         return Lifetimes(
             same[0], same[1], stage, np.ones(len(allocated), np.int64) if count is None else count, allocated, freed
@@ -87,8 +87,8 @@ class Lifetimes:
 def activations(program: Program) -> Lifetimes:
     """Return the activations of a verified program.
 
-    The bytes of a FWD with recompute are held from its RECOMPUTE on. If it has none, they are held from the backward that
-    runs the forward again.
+    What a FWD with recompute does not keep is held from its RECOMPUTE on. If it has none, it is held from the backward that
+    runs the forward again. In an evaluation program no FWD keeps anything.
     """
     h, t, by_key = program.header, program.table, _RowsByKey(program)
     rows, keys = by_key.entries(np.flatnonzero(t.op == Op.FWD))
@@ -124,7 +124,7 @@ def received(program: Program) -> Lifetimes:
 
 
 def values(program: Program) -> Lifetimes:
-    """Return the outputs of all tasks, and the messages that are sent."""
+    """Return the values that tasks compute for other stages, and the messages that are sent."""
     t, by_key = program.table, _RowsByKey(program)
     sends, complete = _sends(program)
     lives = []
@@ -210,7 +210,10 @@ def _bytes(kind: Kind, value: Value, stage: int, count: int, stages: Sequence[St
 
 
 def activation_bytes(kept: Any, split_kept: Any, weight_kept: Any, least: Callable[[Any, Any], Any] = min) -> dict[Kind, Any]:
-    """Return the bytes of an activation of each kind, from the bytes of its stage. Arrays need np.minimum as `least`."""
+    """Return the bytes of an activation of each kind, from the bytes of its stage. Arrays need np.minimum as `least`.
+
+    FOR_BOTH gets the smaller of the two amounts of a split backward. So the larger one counts while a BWD_INPUT runs.
+    """
     both = least(split_kept, weight_kept)
     return {
         Kind.KEPT: kept,
@@ -222,7 +225,7 @@ def activation_bytes(kept: Any, split_kept: Any, weight_kept: Any, least: Callab
 
 
 def boundary_of(value: Value, stage: int) -> int:
-    """Return the stage whose output has the tensors of a value. stage: the consumer's."""
+    """Return the stage whose output is this act, or has this grad as its gradient. stage: the consumer's."""
     return stage - 1 if value == Value.act else stage
 
 

@@ -24,6 +24,7 @@ from pydantic import ConfigDict, FailFast, Field, TypeAdapter
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.boundary import Amount, Tensor
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import STRICT
 from chimerac.chimera_ir.json_checks import Kind
@@ -44,9 +45,10 @@ class Layer:
 
     parameters: how many it has. weight_bytes: of its parameters and buffers. kept_bytes: what its forward keeps for a full
     backward (B); split_kept_bytes: what its forward keeps for the input gradient (I), if the backward is split;
-    weight_kept_bytes: what the weight gradient (W) still needs after I. These three do not count the layer's input, which is a
-    value. boundary: the tensors of its output; cost: of its forward, in one unit for all layers. gradient_bytes: of its
-    parameters' gradients. peaks: the most that it makes and holds at one moment (chimera_ir/workspace.py).
+    weight_kept_bytes: what the weight gradient (W) still needs after I. These three do not count what `Shared` counts, nor the
+    layer's input, which is a value; but they count the input of the first layer, which is samples. boundary: the tensors of the
+    layer's output; cost: of its forward, in one unit for all layers. gradient_bytes: of its parameters' gradients. peaks: the
+    most that it makes and holds at one moment (chimera_ir/workspace.py).
 
     If split_kept_bytes is None, it equals kept_bytes. If gradient_bytes is None, it equals weight_bytes. Peaks that are None
     count as 0.
@@ -82,11 +84,14 @@ class TiedLayers:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Memory that several layers keep. A stage counts it once, however many of its layers keep it.
+    """Memory that several layers keep, or that a layer keeps and an earlier one made. The layers' own amounts do not count it.
 
-    bytes: for one micro-batch. made: the layer that computes it; None where each stage computes its own. In a stage that begins
-    after the layer `made`, it is part of the input and is not counted. kept, split_kept, weight_kept: the layers that keep
-    it for B, for I and for W. The layers' own amounts do not count it.
+    A stage counts it at most once, however many of its layers keep it.
+
+    bytes: for one micro-batch. made: the layer that has it in its output, or the first layer for an input of the model. A stage
+    that begins after this layer has it in its input, and does not count it. None for other memory, such as a field of the
+    samples: every stage whose layers keep it counts it. kept, split_kept, weight_kept: the layers that keep it for B, for I and
+    for W.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -99,7 +104,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class StageSum:
-    """What a stage needs for one micro-batch: the sums over its layers, and the boundary value that it sends.
+    """What a stage needs for one micro-batch: the sums over its layers, and the tensors of its output (`boundary`).
 
     workspace: bytes for each Run of chimera_ir/workspace.py, in their order.
     """
@@ -143,7 +148,7 @@ class ModelDescription:
         kept = [x.kept_bytes for x in self.layers]
         split_kept = [split_kept_bytes(x) for x in self.layers]
         weight_kept = [x.weight_kept_bytes for x in self.layers]
-        for shared in self.shared:  # counted with the first layer of each stage that keeps it
+        for shared in self.shared:  # counted in each stage with the first of its layers that keeps it
             by_amount = ((kept, shared.kept), (split_kept, shared.split_kept), (weight_kept, shared.weight_kept))
             for amounts, layers in by_amount:
                 # In descending order the first layer of a stage comes last, and replaces the stage's others in the dictionary.
@@ -197,8 +202,8 @@ class ModelDescription:
 def in_half_precision(model: ModelDescription, dtype: Literal["bfloat16", "float16"]) -> ModelDescription:
     """Return a description whose weights, gradients, activations and messages have a dtype of two bytes. model: in float32.
 
-    In messages, tensors of other dtypes than float32 stay as they are. All other bytes are halved, also those of masks and
-    indices, which are few.
+    In boundaries, tensors of other dtypes than float32 stay as they are. All numbers of bytes are halved and rounded up, also
+    where they count masks and indices, which are few.
     """
 
     def half(size: int | None) -> int | None:
@@ -273,7 +278,7 @@ def model_from_json(text: str, name: str = "<json>") -> ModelDescription:
     """Return the model description that a JSON text holds. name: the name of the text in messages.
 
     Raises ChimeraError: E701 not JSON, E702 not a chimera model of version 1, E703 a field that is missing, unknown or
-    out of range, or a layer that does not exist or is tied twice, E704 a text that is too long.
+    out of range, a layer that does not exist, or a tied set that names a layer twice, E704 a text that is too long.
     """
     if len(text) > limits.HEADER:
         raise refuse("E704", f"{name} has {len(text)} characters, a model description at most {limits.HEADER}")
@@ -284,7 +289,7 @@ def model_from_json(text: str, name: str = "<json>") -> ModelDescription:
         named.append((f"shared[{n}]", (*x.kept, *x.split_kept, *x.weight_kept, *made)))
     for place, layers in named:
         if (last := max(layers, default=0)) >= len(file.layers):
-            message = f"layer {last} does not exist, the model has {len(file.layers)} layers"
+            message = f"layer {last} does not exist, the model has {count_text(len(file.layers), 'layer')}"
             raise refuse("E703", f"{name}: {place}: {message}")
     for n, tied in enumerate(file.tied):
         if len(set(tied.layers)) < len(tied.layers):

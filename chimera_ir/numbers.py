@@ -1,4 +1,4 @@
-"""Numbers in tables and messages: rounded to a few significant digits, and large ones without an exponent."""
+"""Numbers in tables and messages: integers in full, others rounded to a few digits, and no large one with an exponent."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from fractions import Fraction
 
 
 def number_text(value: Fraction | float, digits: int = 4, flags: str = "") -> str:
-    """Return an integer as it is, and any other number with `digits` significant digits.
+    """Return an integer as it is, and any other number rounded to `digits` significant digits.
 
-    A number with `digits` or more digits before its decimal point is rounded to an integer. So no large number has an exponent.
+    But a number with that many digits or more before its decimal point is rounded to an integer, and has no exponent.
     value: finite. flags: of Python's format: `+` for a sign also of positive numbers, `,` between thousands, or both.
     """
     exact = Fraction(value)

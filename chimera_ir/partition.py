@@ -140,7 +140,7 @@ def split_by_counts(model: str, layers: int, counts: Sequence[int], stages: int)
 
 
 def balanced(description: ModelDescription, stages: int, costs: Sequence[int] | None = None) -> Partition:
-    """Return the balanced partition of a model into this number of stages, which `cut` defines.
+    """Return the balanced partition of a model into this number of stages. `cut` defines what is balanced.
 
     costs: one for each layer; None for those of the description. Raises ChimeraError E705 for more stages than layers.
     """

@@ -2,13 +2,14 @@
 
 Each number of a description is a sum over the terms `1`, `b`, `l`, `b l` and `b l l`, for b samples of l tokens. The file gives
 the factor of each term, or the number itself if it is the same for all sizes. The factors reproduce measurements exactly
-(tools/descriptions.py). A peak is the largest of several sums, {"most": [...]}. Equal layers that follow each other are one
-entry, with `times`; `{}` in its name stands for the number of the layer among those with this name, from 1. Memory that several
-layers share is listed under `shares`, with the layer that makes it or, if each stage makes its own, with the first that keeps
-it; the layers that keep it are given as offsets from this layer. `tied` gives layers by the numbers of their entries:
+(tools/descriptions.py). A peak is the largest of several sums, {"most": [...]}. Equal layers that follow each other and are not
+tied are one entry, with `times`; `{}` in its name stands for the number of the layer among those with this name, from 1. Memory
+that several layers share is listed under `shares`, with the layer that makes it or, if each stage makes its own, with the first
+that keeps it; the layers that keep it are given as offsets from this layer. `tied` gives layers by the numbers of their
+entries, from 0. An example, with some parts left out:
 
     {"format": "chimera-preset", "version": 1, "name": "gpt-nano", "samples": 4, "seq_len": 128, "positions": null,
-    "layers": [{"name": "embedding", "parameters": {"1": 8192, "l": 32}, ...},
+    "layers": [{"name": "embedding", "times": 1, "parameters": {"1": 8192, "l": 32}, ...},
       {"name": "block {}", "times": 2, ...},
       ...],
     "tied": []}
@@ -84,7 +85,7 @@ class Preset:
         return ModelDescription(name, samples, tuple(layers), tuple(tied), tuple(shared))
 
     def with_blocks(self, blocks: int) -> list[Mapping[str, Any]]:
-        """Return the layers for a model with `blocks` numbered layers. Only the entry with the most `times` changes.
+        """Return the entries of a model with `blocks` numbered layers. Only the entry with the most `times` changes.
 
         Raises ChimeraError E801 where that is not possible.
         """

@@ -97,9 +97,9 @@ class LayerBytes:
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """Seconds of one layer for one micro-batch, and the bytes that its forward keeps for its backward (activation_bytes).
+    """Seconds of one layer for one micro-batch, and the bytes that its forward keeps for a full backward (activation_bytes).
 
-    backward_s: of a full backward; input_s, weight_s: of its two halves; recompute_s: of running the forward again.
+    backward_s: of a full backward; input_s, weight_s: of the halves of a split one; recompute_s: of running the forward again.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -117,7 +117,7 @@ class LayerTimes:
         return LayerTimes(**mixed, activation_bytes=activations)
 
 
-# The field of LayerTimes for each operation.
+# The field of LayerTimes that has the time of each kind of task.
 TIMES: Mapping[Op, str] = {
     Op.FWD: "forward_s",
     Op.BWD: "backward_s",
@@ -195,7 +195,10 @@ class Profile:
         return all_reduce_s(self.all_reduce, self.point_to_point, ranks, size)
 
     def check_fits(self, model: ModelDescription) -> None:
-        """Raise ChimeraError E714 unless this is a profile of the model of a description: its name, layers and parameters."""
+        """Raise ChimeraError E714 unless this is a profile of a description's model.
+
+        The names of the models, the numbers of layers, and the numbers of parameters of each layer must be equal.
+        """
         if self.model != model.name:
             fact = f"is one of {self.model}, and the model is {model.name}"
         elif len(self.layers) != len(model.layers):
@@ -206,7 +209,7 @@ class Profile:
             if wrong is None:
                 return
             a, b = self.layers[wrong], model.layers[wrong]
-            fact = f"gives layer {wrong} ({b.name}) {a.parameters:,} parameters, and the model has {b.parameters:,}"
+            fact = f"gives layer {wrong} ({b.name}) {a.parameters:,} parameters, and the model gives it {b.parameters:,}"
         help = f"measure this one: python -m chimerac.interpreter.profiling --model {model.name} -o profile.json"
         raise refuse("E714", f"the profile {fact}", help=help)
 
@@ -275,7 +278,7 @@ def _size_lines(size: SizeTimes) -> Iterator[str]:
     yield ",\n  ".join(json.dumps(asdict(layer)) for layer in size.layers) + "]}"
 
 
-# The fields with objects, which are written below the others.
+# The fields that `_lines` writes below the others.
 _NESTED = ("overhead", "layers", "sizes", "point_to_point", "all_reduce")
 
 

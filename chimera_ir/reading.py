@@ -18,7 +18,7 @@ from chimerac.chimera_ir.scanning import Excerpt, Path, place_in_words
 T = TypeVar("T")
 # The field `version` of a file: the integer 1. Literal[1] would also accept true and 1.0.
 VersionOne = Annotated[int, Field(ge=1, le=1), WithJsonSchema({"const": 1, "title": "Version", "type": "integer"})]
-_QUOTE, _DOUBLE_QUOTE = "'", '"'  # pydantic quotes a file's values with the first, findings with the second, as JSON does
+_QUOTE, _DOUBLE_QUOTE = "'", '"'  # pydantic quotes the values that it expects with the first, findings with the second
 _UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's names of this error
 _NAME_PATTERNS = (f"^{NAME.pattern}$", f"^{GROUP.pattern}$")
 
@@ -43,17 +43,17 @@ def read_part(adapter: TypeAdapter[T], kind: Kind, part: Excerpt, path: Path = (
 
 @cache
 def _schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
-    """Return the JSON Schema of a kind of file."""
+    """Return the JSON Schema of a kind of file, or of a part of it."""
     return adapter.json_schema()
 
 
 def _fields(schema: dict[str, Any]) -> set[str]:
-    """Return the names of all fields of a kind of file."""
+    """Return the names of all fields in a schema, those of inner objects included."""
     return {field for part in (schema, *schema.get("$defs", {}).values()) for field in part.get("properties", {})}
 
 
 def _explain(error: ValidationError, kind: Kind, part: Excerpt, path: Path, known: set[str]) -> ChimeraError:
-    """Return the findings for pydantic's errors. known: the names of all fields of this kind of file."""
+    """Return the findings for pydantic's errors. known: the names of all fields of the schema (`_fields`)."""
     # pydantic converts the input of every error to Python values. For a missing field the input is the whole enclosing object.
     # So the inputs are left out for a long text.
     errors = error.errors(include_url=False, include_input=len(part.text) <= MAX_QUOTED)
@@ -95,7 +95,7 @@ def _suggestion(e: Any, known: set[str]) -> str:
 
 
 def _short(value: Any) -> str:
-    """Return a value as JSON of at most 60 characters."""
+    """Return a value as JSON, cut to at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -115,7 +115,7 @@ def _reason(e: Any) -> str:
         case "union_tag_not_found":
             return f"this has no {e['ctx']['discriminator']}"
         case "string_pattern_mismatch" if "\\p" in e["ctx"]["pattern"]:  # the pattern of a LayerName (model.py)
-            return f"expected a text without control characters{_found(e)}"
+            return f"expected a text without control characters, format characters and line separators{_found(e)}"
         case "string_pattern_mismatch" if e["ctx"]["pattern"] not in _NAME_PATTERNS:
             return f"expected a string that matches {e['ctx']['pattern']}{_found(e)}"
         case "string_pattern_mismatch":

@@ -102,8 +102,8 @@ def end_of(text: str, at: int, depth: int = 0) -> int:
 def place_of(text: str, field: str) -> int | None:
     """Return the position of the value of a field of the outermost object; None if there is no such field or no object.
 
-    The values before it are not checked (see `end_of`). Raises JSONDecodeError if the object is otherwise not JSON up to this
-    position.
+    The values before it are not checked (see `end_of`), and a comma before the closing brace is accepted. Raises
+    JSONDecodeError if the object is otherwise not JSON up to this position, or up to its end if there is no such field.
     """
     at = after_space(text, 0)
     if text[at : at + 1] != "{":

@@ -6,9 +6,10 @@
     costs FWD=1 BWD=2 BWD_INPUT=1 BWD_WEIGHT=1 hop=0
     partition 0:2 2:3 3:5 5:6  model "gpt-small"
     pipe down[0]  on 0 1 2 3  micro_batches 0 1
+    pipe up[0]  on 3 2 1 0  micro_batches 2 3
 
     rank 0:
-      RECV grad down[0] s0 m0 <- 1; RECV act up[0] s3 m2 <- 1
+      RECV act up[0] s3 m2 <- 1; RECV act up[0] s3 m3 <- 1
       FWD down[0] s0 m0; SEND act down[0] s1 m0 -> 1
 
 A line of a stream is a task with the other instructions up to the next task. Instructions before the first task have a line of
@@ -112,7 +113,7 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
 
 
 class _TextParser:
-    """Parses a compact text line by line.
+    """Parses a compact text line by line. Here the header includes costs and partition.
 
     streams: the instructions; fields: those of the header, as in JSON; pipes: their numbers, by name. lines: number and text of
     each header line, by (first word, index). The index counts the lines of pipes and those of tied sets; it is 0 for others.
@@ -259,7 +260,7 @@ class _TextParser:
                 raise UnreadableError(f"unknown header line '{key}': {did_you_mean(key, _USAGE)}")
 
     def with_place(self, d: Diagnostic) -> Diagnostic:
-        """Return a finding about the header with its place in the text; unchanged if what it is about is on no line."""
+        """Return a finding about the header with its place in the text; unchanged if it is about no single line."""
         if not d.about:
             return d
         field, *inner = d.about
@@ -314,7 +315,7 @@ def _span(source: Source, number: int, line: str) -> Span:
 
 
 def _check_characters(text: str) -> None:
-    """Raise UnreadableError for half of a surrogate pair, which no file can hold."""
+    """Raise UnreadableError for half of a surrogate pair, which cannot be written as UTF-8."""
     if not text.isascii() and (found := SURROGATE.search(text)):
         raise UnreadableError(f"{found[0]} is half of a surrogate pair, which is no character", "write the character itself")
 

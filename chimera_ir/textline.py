@@ -108,7 +108,7 @@ _PATTERN = {
     "peer": rf"\s*(?P<arrow>->|<-)\s*(?P<peer>{NUMBER})",
     "ranks": rf"\s+over\s+(?P<ranks>{_LIST})",
 }
-# How a field is written in a help. A group is left out, since it is optional; `_usage` adds the peer and the flags.
+# How a field is written in the help of an error. A group is optional, so it is left out. `_usage` adds the peer and the flags.
 _HELP = {"value": "act", "pipe": "PIPE", "stage": "sS", "micro_batches": "mIDS", "ranks": "over RANKS"}
 
 

@@ -18,8 +18,8 @@ COLUMNS = ("rank", "row", "start", "end")
 class Timeline:
     """Bars as columns of equal length: on global rank `rank`, row `row` of the program runs from `start` to `end`.
 
-    Times are integers; the time t is t / scale units. unit: the name of the unit, '' for the unit of costs. finish:
-    when the iteration ended, with its all-reduces; None where that is the end of the last bar.
+    Times are integers; the time t is t / scale units. unit: the name of the unit, '' for the unit of costs. finish: when the
+    iteration ended, with its all-reduces; None: the timeline does not say it, and `makespan` is the end of the last bar.
     """
 
     rank: Ints
@@ -39,7 +39,7 @@ class Timeline:
 
     @staticmethod
     def concatenate(timelines: Sequence[Timeline]) -> Timeline:
-        """Return the bars of all these timelines, which have one unit; there is at least one."""
+        """Return the bars of all these timelines: at least one, and all with one unit and one scale."""
         first = timelines[0]
         assert all((t.scale, t.unit) == (first.scale, first.unit) for t in timelines)
         rank, row, start, end = (np.concatenate([getattr(t, name) for t in timelines]) for name in COLUMNS)
@@ -48,6 +48,6 @@ class Timeline:
 
     @property
     def makespan(self) -> int:
-        """Return when the iteration ended, as a time of this timeline. It began at 0."""
+        """Return when the iteration ended, as a time of this timeline. The iteration began at 0."""
         last = int(self.end.max(initial=0))
         return last if self.finish is None else max(last, self.finish)

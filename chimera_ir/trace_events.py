@@ -1,6 +1,7 @@
 """Events of Chrome's trace format, which Perfetto opens: tracks, slices and arrows of ranks, and the messages between them.
 
-Each rank is a process of a trace, with a track for its tasks and one or more for its communication. Times are in microseconds.
+Each rank is a process of a trace, with a track for its tasks and one or more for its communication. If a trace has a simulated
+and a measured iteration, each rank is two processes. Times are in microseconds.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     compiled = compile_schedule("schedules/chimera.sched", {"D": 4, "N": 8})
     compiled.program.stream(0)      # what rank 0 executes
 
-For wrong input a function raises ChimeraError with all findings of the pass that rejects it. `render` formats them. Both are in
-chimera_ir.diagnostics.
+For wrong input a function raises ChimeraError, with the findings of the first pass that has any. `render` formats them. Both
+are in chimera_ir.diagnostics.
 """
 
 from __future__ import annotations
@@ -112,5 +112,5 @@ def beside(simulation: Simulation, measured: Timeline) -> Beside:
 
 
 def evaluation_of(program: Program) -> Program:
-    """Return the verified program that runs only the forwards of a training program, in its order."""
+    """Return the verified program of the forwards of a training program alone. Every replica has the order of the first one."""
     return verify(evaluation(program))

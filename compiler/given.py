@@ -15,7 +15,9 @@ from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
 
 COSTS = ("F", "B", "I", "W", "R", "hop")
 SHOWN = 40  # characters of a value that messages show, and digits that an integer may have
-DIGITS = 40  # digits before or after the point with which a cost may be written; `_cost` limits its value
+# In the text of a cost, the most digits before the point, after the point, and on each side of `/`. In a Decimal, the largest
+# magnitude of the exponent.
+DIGITS = 40
 _DIGITS = rf"[0-9]{{1,{DIGITS}}}"
 _STAGES = re.compile(r"([0-9]{1,9})(?: *\.\. *([0-9]{1,9}))?")
 _NUMBER = re.compile(rf"({_DIGITS}(\.{_DIGITS})?|\.{_DIGITS})([eE][+-]?[0-9]{{1,2}})?|{_DIGITS}/{_DIGITS}")
@@ -65,7 +67,8 @@ def stage_choice(given: str | Iterable[int]) -> StageChoice:
 
 def whole_numbers(what: str, given: object) -> dict[str, int]:
     """Return integers by name, from integers of any type. what: the word for one in messages, such as 'parameter'."""
-    return {name: whole_number(f"{what} {name}", value) for name, value in _by_name(f"{what}s", given).items()}
+    by_name = _by_name(f"{what}s", given, "{'N': 4}")
+    return {name: whole_number(f"{what} {name}", value) for name, value in by_name.items()}
 
 
 def whole_number(what: str, value: object) -> int:
@@ -91,11 +94,15 @@ def one_of(what: str, value: object, known: Collection[str]) -> None:
 
 def costs_from(given: object) -> dict[str, Fraction]:
     """Return costs by name, given as numbers. A float is taken as its decimal text: 0.1 is 1/10."""
-    return {name: _cost(f"cost {name}={shown(v)}", name, _fraction(v)) for name, v in _by_name("costs", given).items()}
+    by_name = _by_name("costs", given, "{'hop': 0.5}")
+    return {name: _cost(f"cost {name}={shown(v)}", name, _fraction(v)) for name, v in by_name.items()}
 
 
 def cost_from_text(name: str, text: str, option: str = "") -> Fraction:
-    """Return the cost that an option gives: --cost hop=0.5. option: the option, if it is not --cost."""
+    """Return the cost that a text gives, such as the 0.5 of --cost hop=0.5.
+
+    option: what messages write before the text, if it is not `--cost NAME=`. Raises ChimeraError E002.
+    """
     is_number = _NUMBER.fullmatch(text) and not re.search(r"/0+$", text)  # no division by zero
     return _cost(f"{option} {text}" if option else f"--cost {name}={text}", name, Fraction(text) if is_number else None)
 
@@ -117,7 +124,7 @@ def _cost(given: str, name: str, cost: Fraction | None) -> Fraction:
 def _fraction(value: object) -> Fraction | None:
     """Return a value as an exact number, a float as its decimal text.
 
-    None for a bool, for anything but a finite number, and for a Decimal with a large exponent.
+    None for a bool, for anything but a finite real number, and for a Decimal with a large exponent.
     """
     match value:
         case bool():
@@ -133,10 +140,10 @@ def _fraction(value: object) -> Fraction | None:
             return None
 
 
-def _by_name(what: str, given: object) -> Mapping[str, object]:
-    """Return values that must be given by name. what: what they are called in messages."""
+def _by_name(what: str, given: object, example: str) -> Mapping[str, object]:
+    """Return values that must be given by name. what: what they are called in messages; example: how they are written."""
     if not isinstance(given, Mapping):
-        raise refuse("E002", f"{what} are given by name, as in {{'N': 4}}, and not as {shown(given)}")
+        raise refuse("E002", f"{what} are given by name, as in {example}, and not as {shown(given)}")
     for name in given:
         if not isinstance(name, str):
             raise refuse("E002", f"{what} are given by name, and {shown(name)} is no name")
@@ -144,7 +151,7 @@ def _by_name(what: str, given: object) -> Mapping[str, object]:
 
 
 def shown_text(text: str) -> str:
-    """Return the text of an option as messages show it, shortened if it is long."""
+    """Return a text as messages show it, shortened if it is long."""
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 

@@ -12,9 +12,9 @@ lower             program of tasks, times -> program                       lower
   widen           program -> program over W replicas                       lower/width.py
 verify            program -> the same program, verified             E4xx   verify/
 
-Between the passes, size.py checks limits (E211). The passes raise ChimeraError with facts, and at most with help that follows
-from them. The functions here, except `compile_replica`, catch it, and help_with_... (diagnose/help.py) adds help that has to
-be searched for.
+Two passes raise other codes too: resolve E002, and order_tasks E205, E206 and E211. Between the passes, size.py checks limits
+(E211). The passes raise ChimeraError with facts, and at most with help that follows from them. The functions here, except
+`compile_replica`, catch it, and help_with_... (diagnose/help.py) adds help that has to be searched for.
 """
 
 from __future__ import annotations
@@ -110,10 +110,11 @@ def parse_source(source: Source) -> Schedule:
 
 
 def verify_program(program: Program) -> Program:
-    """Return the given program, which was not compiled here, if every check passes.
+    """Return the given program, which `compile_source` has not made, if every check passes.
 
-    Raises ChimeraError with the findings of the first check that fails. If the program hangs, their help says whether arranging
-    it for its machine corrects it, or which tasks could be earlier.
+    Raises ChimeraError with the findings of the first checks that fail. A finding about a hang (E440), or about collectives in
+    different orders (E453), has as help changes that correct the program, if any were found: moves, a larger window, or
+    arranging the program for its machine.
     """
     try:
         return verify(program)

@@ -1,4 +1,4 @@
-"""The profiles that the compiler knows: those of published hardware, which come with the project, and profile files."""
+"""The profiles that the compiler knows: those that come with the project, made of published times, and profile files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def find_profile(name_or_path: str, model: str) -> Profile:
 
 
 def link_from_text(text: str) -> Link:
-    """Return the link of an option: --link 10us,12GB/s. Raises ChimeraError E717 for another text."""
+    """Return the link that an option gives, such as 10us,12GB/s. Raises ChimeraError E717 for a text that is no link."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) == 2:
         latency, bandwidth = _LATENCY.fullmatch(parts[0]), _BANDWIDTH.fullmatch(parts[1])

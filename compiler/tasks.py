@@ -1,4 +1,4 @@
-"""The tasks of a program by key, what they wait for, and their earliest times. Used in lowering, simulation and diagnosis.
+"""The tasks of a program by key, what they wait for, and their earliest times.
 
 The verifier (compiler/verify/) has an independent implementation of what tasks wait for, so that each finds bugs of the other.
 """
@@ -117,7 +117,7 @@ def data_edges(program: Program, index: TaskIndex, hop: int) -> Edges:
 def task_costs(program: Program) -> Ints:
     """Return what every row costs: a task over k micro-batches k times its stage's cost, every other row 0.
 
-    A backward that runs its forward again costs that in addition.
+    A backward that runs its forward again costs the RECOMPUTE of its stage in addition.
     """
     t, costs = program.table, program.costs
     by_op = np.array([costs.of(form.op) for form in FORMS if form.letter], np.int64)

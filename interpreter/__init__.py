@@ -1,4 +1,4 @@
-"""Executing programs on torch.distributed: `Pipeline` for any training loop, and the trainer run.py."""
+"""Executing programs, on torch.distributed or in one process: `Pipeline` for your own training loop, and the script run.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Pipeline", "held_stages", "load_checkpoint", "save_checkpoint"]
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        # Importing torch takes 2.6 s. run.py reports wrong options before that.
+        # Importing torch takes 2.6 s. run.py imports this package, and reports wrong options before it imports torch.
         from chimerac.interpreter.pipeline import checkpoint, pipeline, stages
 
         module = {"Pipeline": pipeline, "held_stages": stages}.get(name, checkpoint)

@@ -1,8 +1,8 @@
 """The errors of a run.
 
     InterpreterError       any of these, or another failure with a message for the user
-      PeerLostError        another rank has ended, does not answer, or was waited for too long
-      StuckError           every rank waits for another one; only the loopback detects this
+      PeerLostError        another rank has failed or ended, cannot be reached, does not answer, or was waited for too long
+      StuckError           no rank can continue: all that have not ended wait; only the loopback detects this
       RankError            an instruction or the epilogue of one rank failed; `cause` is the error itself
 
 Errors in the input are findings, as in the compiler: `chimera_ir.diagnostics.ChimeraError`. docs/architecture.md has a table of
@@ -21,9 +21,9 @@ class InterpreterError(Exception):
 
 
 class PeerLostError(InterpreterError):
-    """Another rank has ended, does not answer, or was waited for too long.
+    """Another rank has failed or ended, cannot be reached, does not answer, or was waited for too long.
 
-    peer_ended: a connection was closed. The launcher, or the rank that ended, may then report why the rank ended. hanging: the
+    peer_ended: a connection was closed. The launcher, or the rank that ended, may then report why that rank ended. hanging: the
     ids of the processes of ranks on this host that do not answer.
     """
 
@@ -33,7 +33,7 @@ class PeerLostError(InterpreterError):
 
 
 class StuckError(InterpreterError):
-    """A deadlock: every rank waits for another one."""
+    """A deadlock: no rank can continue, and all that have not ended wait."""
 
 
 class RankError(InterpreterError):

@@ -1,7 +1,7 @@
 """The states of torch's random generators. A forward that is run again restores them, so it draws the same numbers.
 
-Checkpoints save these states too, and in loopback each rank has its own. Only layers of users need this, such as nn.Dropout.
-The dropout of this project seeds generators of its own (runtime/draws.py).
+Checkpoints save these states too, and in the loopback each rank has its own. Only layers that draw from these generators need
+all this, such as nn.Dropout. The dropout of this project seeds generators of its own (runtime/draws.py).
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def _check_environment() -> None:
     """Raise InterpreterError if the environment has RANK, but lacks other variables that torchrun sets together with it."""
     if missing := [name for name in ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE") if name not in os.environ]:
         raise InterpreterError(
-            f"the environment has RANK, as of a process that torchrun started, but lacks {', '.join(missing)}: "
+            f"the environment has RANK, as in a process that torchrun started, but lacks {', '.join(missing)}: "
             "start the ranks with torchrun, or unset RANK to start all of them on this host"
         )
 

@@ -1,7 +1,8 @@
 """BERT with both heads of its pre-training (Devlin et al. 2019): masked words, and whether two sentences belong together.
 
-Layer for layer as Hugging Face's BertForPreTraining, except that the decoder is not tied to the embedding. Attention is fused,
-so its weights are not dropped out; the other dropouts are there.
+It computes what Hugging Face's BertForPreTraining computes, except that the decoder is not tied to the embedding. Of its
+dropouts only that of the attention weights is missing here: the fused attention would draw it from torch's generator, so the
+result would depend on the schedule (interpreter/runtime/draws.py).
 
 Each block reads `attention_mask` directly from the data, and the embeddings read `token_types`.
 """
@@ -57,7 +58,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then two linear maps with a GELU in between, each added to its input and normalized.
+    """Attention, then two linear maps with a GELU in between. The output of each part is added to its input, then normalized.
 
     Input and output are (b, L, width). layer: the number of this layer in the model, on which its random numbers depend.
     """
@@ -107,10 +108,10 @@ def initialize(module: nn.Module) -> None:
 
 
 def bert(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
-    """Return a BERT preset (models/presets.py) for sequences of `sequence_length` tokens.
+    """Return a BERT for sequences of `sequence_length` tokens.
 
-    dropout: the probability of every dropout. vocabulary: as in `presets.sizes_of`. Raises ChimeraError: E801 for a name that
-    is not of a BERT, E861 for a vocabulary that is too large.
+    name, vocabulary: as in `presets.sizes_of`. dropout: the probability of every dropout. Raises ChimeraError: E801 for a name
+    that is not of a BERT, E861 for a vocabulary that is too large.
     """
     sizes = sizes_in(Bert, name, vocabulary)
 

@@ -1,8 +1,8 @@
 """A residual network for small images (He et al. 2016, section 4.2): a stem, blocks of two convolutions, and a linear head.
 
-The blocks are in three groups. The second and the third group each halve the sides of the image and double the channels. With
-norms over the micro-batch, the result of an image depends in training on the other images of its micro-batch. With norms over
-groups of channels, it does not.
+The blocks are in three groups. If there are fewer than three blocks, each is a group. The second and the third group each halve
+the sides of the image and double the channels. With norms over the micro-batch, the result of an image depends in training on
+the other images of its micro-batch. With norms over groups of channels, it does not.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Stem(nn.Module):
 class Block(nn.Module):
     """Two convolutions, added to the input: (b, inputs, side, side) -> (b, outputs, side / stride, side / stride).
 
-    block: its number, from 0. The first blocks of the second and the third group double the channels and halve the sides.
+    block: its number, from 0. The first blocks of the second and the third group double the channels and halve the sides. In
+    these blocks a convolution brings the input to the same shape.
     """
 
     def __init__(self, sizes: Cnn, block: int) -> None:

@@ -83,7 +83,7 @@ def gpt(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int |
     """Return a GPT preset (models/presets.py) for sequences of at most `sequence_length` tokens.
 
     dropout: the probability of dropout after the embedding, the attention and the MLP. vocabulary: as in `presets.sizes_of`.
-    Raises ChimeraError: E801 for a name that is not of the family gpt, E861 for a vocabulary that is too large.
+    Raises ChimeraError as `presets.sizes_in`, for instance E801 for a name that is not of the family gpt.
     """
     sizes = sizes_in(Gpt, name, vocabulary)
     blocks = [(f"block {k}", partial(Block, sizes, k, dropout)) for k in range(1, sizes.blocks + 1)]

@@ -1,8 +1,9 @@
 """GPT-2 (Radford et al. 2019): a pre-norm decoder with biases, learned positions, and a head that is not tied.
 
-With the same weights it computes what Hugging Face's GPT2LMHeadModel computes. The modules with weights have the same names
-inside a layer. Only the dropout of the attention weights is missing: the fused attention would draw it from torch's generator,
-so the result would depend on the schedule (interpreter/runtime/draws.py).
+With the same weights and without dropout it computes what Hugging Face's GPT2LMHeadModel computes. The modules with weights
+have the same names inside a layer. Hugging Face has the weights of the linear maps of a block transposed. Of its dropouts only
+that of the attention weights is missing here: the fused attention would draw it from torch's generator, so the result would
+depend on the schedule (interpreter/runtime/draws.py).
 """
 
 from __future__ import annotations
@@ -104,10 +105,10 @@ class Head(nn.Module):
 
 
 def gpt2(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
-    """Return a GPT-2 preset (models/presets.py) for sequences of `sequence_length` tokens.
+    """Return a GPT-2 for sequences of `sequence_length` tokens.
 
-    dropout: the probability of dropout after the embedding, the attention and the MLP. vocabulary: as in `presets.sizes_of`.
-    Raises ChimeraError: E801 for a name that is not of a GPT-2, E861 for a vocabulary that is too large.
+    name, vocabulary: as in `presets.sizes_of`. dropout: the probability of dropout after the embedding, the attention and the
+    MLP. Raises ChimeraError: E801 for a name that is not of a GPT-2, E861 for a vocabulary that is too large.
     """
     sizes = sizes_in(Gpt2, name, vocabulary)
 

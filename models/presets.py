@@ -23,7 +23,10 @@ Data = Literal["text", "pairs", "images"]
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What the sizes of every family have: the number of blocks between the first and the last layer, and their width."""
+    """What the sizes of every family have: the number of blocks between the first and the last layer, and a width.
+
+    Each family says what its width is.
+    """
 
     blocks: int
     width: int
@@ -73,7 +76,7 @@ class Gpt2(Blocks):
 
 @dataclass(frozen=True, slots=True)
 class Bert(Blocks):
-    """BERT with both heads of its pre-training, untied (Devlin et al. 2019).
+    """BERT with both heads of its pre-training and without tied weights (Devlin et al. 2019).
 
     width: of the residual stream; positions: the number of tokens of the longest sequence.
     """
@@ -100,7 +103,9 @@ def _block_with_biases(width: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cnn(Blocks):
-    """A residual network for small square images (He et al. 2016, section 4.2). Its blocks are in three groups.
+    """A residual network for small square images (He et al. 2016, section 4.2).
+
+    Its blocks are in three groups. If there are fewer than three blocks, each is a group.
 
     width: the channels of the first group of blocks, doubled from group to group. side, channels: of an image: its height and
     width in pixels, and its channels. norm: "batch" normalizes over the micro-batch, "group" over groups of channels in each

@@ -1,4 +1,4 @@
-"""A setting of hypothesis for tests that state their number of examples: `make proof` multiplies it by CHIMERA_EXAMPLES."""
+"""Settings of hypothesis for tests that state a number of examples. `make proof` multiplies it, with CHIMERA_EXAMPLES."""
 
 from __future__ import annotations
 

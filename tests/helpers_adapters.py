@@ -22,7 +22,7 @@ SAMPLES, MICRO_BATCHES = 2, 4  # samples of a micro-batch; micro-batches of a ba
 RATE = 1e-2  # the learning rate of both trainings
 TOKENS = torch.zeros(SAMPLES, LENGTH, dtype=torch.int64)
 Batch = tuple[Mapping[str, Tensor], Tensor]  # the fields by name, and the targets
-State = dict[str, Tensor]  # the weights by name
+State = dict[str, Tensor]  # the weights and buffers by name
 
 
 def train(

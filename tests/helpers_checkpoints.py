@@ -36,8 +36,8 @@ TOLERANCE = 1e-5  # relative: other schedules add gradients in another order
 class Trained:
     """What a rank has after a training.
 
-    start: how many iterations were done when the training began. losses: of its iterations. messages: about the checkpoint that
-    it resumed and those that it saved. tensors: weights and optimizer state, by their names in a checkpoint.
+    start: how many iterations were done when the training began. losses: of its iterations. messages: about the checkpoint from
+    which it resumed, and about those that it saved. tensors: weights and optimizer state, by their names in a checkpoint.
     """
 
     start: int
@@ -83,7 +83,7 @@ def training(
 ) -> Callable[[Transport], Trained]:
     """Return the function of a rank that trains until `until` iterations are done.
 
-    save: where and when it saves checkpoints. source, restarts: as of `Checkpoints.resume`. after: called after each iteration
+    save: where and when it saves checkpoints. source, restarts: as in `Checkpoints.resume`. after: called after each iteration
     and its save, with the transport, the number of iterations that are done and the loss of the last one.
     """
     parts = partitioned(program, model, description(model, samples_per_micro_batch(program, settings.micro_batch)))

@@ -1,8 +1,8 @@
 """An independent event-driven simulator: how long a program takes on its machine, by the rules of docs/semantics.md.
 
-It uses no arrays and no code of the compiler. In this file an operation is a transfer or a collective. At each point in
-time every rank executes all that it can, and every operation that can start starts. Then the clock advances to the next
-end of a task or of an operation.
+It uses no arrays and no code of the compiler. In this file an operation is a transfer or a collective. At each point in time
+every rank executes all that it can, and every operation that can start starts. Then the clock advances to the next time at
+which a task ends, or an operation leaves its queues or is complete.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Simulation:
         self.startable: list[_Operation] = []  # operations that can start now
         self.queues: dict[tuple[int, ...], list[_Operation]] = {}
         self.source: dict[tuple[object, ...], _Operation] = {}  # (rank, value, stage, micro-batch) -> its transfer
-        # (rank, stage, micro-batch) whose forward no RECOMPUTE has run again yet
+        # (rank, stage, micro-batch) whose forward is to be run again, and no RECOMPUTE has done that yet
         self.not_recomputed: set[tuple[int, int, int]] = set()
 
     def run(self) -> Time:

@@ -29,7 +29,7 @@ class WithLinear(nn.Module):
 
 
 class EndsInSum(WithLinear):
-    """Ends with a sum, like most layers: its backward does not keep the output."""
+    """Ends with a sum, like a block of a GPT: its backward does not keep the output."""
 
     def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
         return x + torch.relu(self.linear(x)) * mask, mask, *others

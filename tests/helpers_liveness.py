@@ -22,7 +22,7 @@ class LostStore:
 
 
 def answer_quickly(monkeypatch: pytest.MonkeyPatch, within_s: float) -> None:
-    """Let ranks wait at most `within_s` seconds for an answer of other ranks or of the store. Make this process rank 0."""
+    """Set to `within_s` seconds how long other ranks have to answer, and how long the store has. Make this process rank 0."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     monkeypatch.setattr(liveness, "POLL_INTERVAL_S", 0.01)

@@ -1,4 +1,4 @@
-"""Runs programs in loopback with a model whose sums are all exact, and compares them bit by bit with one process."""
+"""Runs programs in loopback with a model whose sums are all exact, and compares them with one process, without a tolerance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.distributed.integers import DIVISOR, WIDTH, First, IntegerSamples, La
 
 SEED = 3  # of the weights and the batches
 SAMPLES = 2  # of a micro-batch
-MAX_EXACT = 2**50  # float64 holds every integer up to 2^53; partial sums may be larger than the result, by a factor of 8
+MAX_EXACT = 2**50  # float64 holds every integer up to 2^53, so partial sums may be 8 times as large as their result
 
 
 class Signed(nn.Module):
@@ -116,7 +116,7 @@ def one_process(model: Model, micro_batches: int, iteration: int = 0) -> tuple[f
 
 
 def differences(program: Program, model: Model, results: list[RankResult], iteration: int = 0) -> Iterator[str]:
-    """Yield a text for the loss, and one for each stage of a rank, if it differs in any bit from that of one process.
+    """Yield a text for a loss that is not exactly that of one process, and one for each stage of `differences_of_rank`.
 
     iteration: the one of the results.
     """
@@ -130,7 +130,7 @@ def differences(program: Program, model: Model, results: list[RankResult], itera
 
 
 def differences_of_rank(program: Program, model: Model, result: RankResult, iteration: int = 0) -> Iterator[int]:
-    """Yield the stages of a rank whose gradients in an iteration differ in any bit from those of one process.
+    """Yield the stages of a rank whose gradients in an iteration are not exactly those of one process.
 
     After an evaluation, which must compute no gradients, the stages that have some are yielded.
     """

@@ -114,7 +114,7 @@ class GreedyCase:
     group: int = 1
 
     def check(self, p: Program) -> None:
-        """Check that no prefix of a stream exceeds a limit, that forwards alone are grouped, and that no tasks overlap."""
+        """Check that no prefix of a stream exceeds a limit, that only forwards are grouped, and that no tasks overlap."""
         for rank, order in enumerate(task_orders(p)):
             recomputed = {(stage, m) for (kind, stage, ids), _ in order for m in ids if kind == "R"}
             for limit in self.limits:
@@ -215,7 +215,8 @@ class ListingCase:
     def texts(self, r: int, node: Node, next_id: int | None, pending: list[tuple[PipeStage, int]]) -> list[str]:
         """Return the texts that mean a task at this point of the listing, the full one first.
 
-        next_id: the first micro-batch whose task of this kind is not listed yet. pending: as in `rank_text`.
+        next_id: of a kind other than W, the micro-batch of a task that names none; it is None if that would be a later one than
+        those of `node`. pending: as in `rank_text`.
         """
         kind, (p, s), ids = node
         texts = [f"{kind} p{p}({s}, {ids[0]} .. {ids[-1]})" if len(ids) > 1 else f"{kind} p{p}({s}, {ids[0]})"]
@@ -226,8 +227,8 @@ class ListingCase:
             (f"{kind} p{p}", [x for x in stages if x[0] == p]),
             (kind, stages),
         ):
-            # A W without a micro-batch means the oldest pending one. Another kind must match one stage, and means the
-            # next micro-batch there.
+            # A W without a micro-batch means the oldest pending one of the matching stages. For another kind exactly one
+            # stage must match, and its next micro-batch is meant.
             oldest = next((weight for weight in pending if weight[0] in matching), None)
             if len(ids) == 1 and (oldest == ((p, s), ids[0]) if kind == "W" else matching == [(p, s)] and next_id == ids[0]):
                 texts.append(text)
@@ -285,9 +286,9 @@ def listings(draw: DrawFn) -> ListingCase:
 
 @st.composite
 def costed_listings(draw: DrawFn) -> str:
-    """Draw a listing that cannot deadlock, with tied parameters and costs.
+    """Draw a listing that cannot deadlock, with costs, and with up to two sets of tied parameters if it has several stages.
 
-    Many or all costs are 0, so that several tasks start at the same time.
+    In some draws all costs are 0, in the others about half of them. So several tasks start at the same time.
     """
     case = draw(listings())
     cost_values = st.sampled_from(draw(st.sampled_from([(0,), (0, 0, 1, 2)])))

@@ -1,4 +1,4 @@
-"""A user's model and loop: the same training through Pipeline in the loopback, and in one process with plain torch."""
+"""A user's model: run through Pipeline in the loopback, and in one process with plain torch, on the same batches."""
 
 from __future__ import annotations
 

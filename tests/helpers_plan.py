@@ -9,5 +9,5 @@ from chimerac.interpreter.launch.planning import make_plan
 
 
 def plan(*words: str) -> Any:
-    """Return the plan that run.py makes from these words of its command line. Raises ChimeraError, as run.py does."""
+    """Return the plan that run.py makes from these words of its command line. Raises the ChimeraError that run.py prints."""
     return make_plan(parse_options(list(words)))

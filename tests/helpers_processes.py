@@ -69,7 +69,7 @@ def run_command(
 
 
 def children(pid: int) -> list[int]:
-    """Return the child processes of a process; none if it has ended."""
+    """Return the ids of the child processes of a process; none if it has ended."""
     with suppress(psutil.NoSuchProcess):
         return [child.pid for child in psutil.Process(pid).children()]
     return []

@@ -41,7 +41,7 @@ class Execution:
         self.posted: list[dict[Term, tuple[tuple[int, int], int, int]]] = [{} for _ in self.streams]
         self.sent: dict[tuple[int, int], list[Term]] = {}  # channel -> its messages so far
         self.received: Counter[tuple[int, int]] = Counter()  # channel -> how many of its RECVs are posted
-        self.buffers: list[dict[Term, bool]] = [{} for _ in self.streams]  # by rank and received value: is it held?
+        self.buffers: list[dict[Term, bool]] = [{} for _ in self.streams]  # by rank and received value: False after its FREE
         self.gradient: list[dict[int, Counter[Term]]] = [{} for _ in self.streams]  # per rank and stage
         self.recomputed = {  # (rank, pipe, stage, micro-batch) for which a RECOMPUTE exists
             (g, i.pipe, i.stage, m)
@@ -57,7 +57,10 @@ class Execution:
         self.losses: set[Term] = set()
 
     def run(self) -> None:
-        """Run every stream to its end. Raises WrongError if the ranks deadlock or an instruction is wrong."""
+        """Run every stream to its end.
+
+        Raises WrongError if the ranks deadlock, an instruction is wrong, or a transfer is not complete or not read at the end.
+        """
         unfinished = [g for g, s in enumerate(self.streams) if s]
         while unfinished:
             self.random.shuffle(unfinished)
@@ -132,7 +135,10 @@ class Execution:
         return self.store[g][key]
 
     def arrived(self, g: int, key: Term) -> bool:
-        """Return whether rank g need not wait for a value. If its RECV is posted and its message was sent, it is stored now."""
+        """Return whether rank g need not wait for a value.
+
+        A value whose RECV is posted and whose message was sent is put into the store.
+        """
         if key in self.posted[g]:
             channel, number, index = self.posted[g][key]
             if len(self.sent.get(channel, [])) <= number:
@@ -155,7 +161,7 @@ class Execution:
             raise WrongError(f"rank {g}: no second task overlaps with {i}")
         if not all(self.arrived(g, key) for x in (i, other) for key in self.reads(x)):
             return False
-        for key in self.reads(other):  # it must have these values before the first task runs
+        for key in self.reads(other):  # the rank must have the values of the second task before the first one runs
             self.take(g, key)
         if not (self.task(g, i) and self.task(g, other)):
             raise WrongError(f"rank {g}: {other} waits for {i}")
@@ -219,8 +225,8 @@ class Execution:
         h = self.header
         kinds, micro_batches = "FIW" if self.training else "F", [(w, m) for w in range(h.width) for m in range(h.micro_batches)]
         expected = {(k, w, s, m) for k in kinds for w, m in micro_batches for s in range(h.stages)}
-        if set(self.done) != expected or set(self.done.values()) != {1}:
-            raise WrongError(f"tasks not run exactly once: {set(self.done) ^ expected}")
+        if wrong := {task for task in expected | set(self.done) if self.done[task] != (task in expected)}:
+            raise WrongError(f"tasks missing, unknown or run more than once: {wrong}")
         if self.losses != {(w, m, forward(h.stages, w, m)[-1]) for w, m in micro_batches}:
             raise WrongError("the loss is wrong")
         if self.training:
@@ -241,8 +247,11 @@ class Execution:
             if len(holders) == 1 and not by_rank:
                 summed = self.contribution(holders.pop(), group)
             else:
-                if len(holders) == 1 or set(by_rank) != holders or any(len(x) != 1 for x in by_rank.values()):
-                    raise WrongError(f"{group} is summed by ranks {sorted(by_rank)}, but held by {sorted(holders)}")
+                if len(holders) == 1 or set(by_rank) != holders:
+                    expected = sorted(holders) if len(holders) > 1 else []
+                    raise WrongError(f"{group} is summed by ranks {sorted(by_rank)}, and should be by {expected}")
+                if any(len(x) != 1 for x in by_rank.values()):
+                    raise WrongError(f"{group} is summed more than once")
                 for g, contributions in by_rank.items():
                     if contributions[0] != self.contribution(g, group):
                         raise WrongError(f"rank {g} adds to the gradient of {group} after its sum")
@@ -256,7 +265,7 @@ class Execution:
                     by_group.setdefault(i.group, set()).add(i.ranks)
         # `set(*ranks)`: the members in the only tuple of `ranks`
         if any(len(ranks) != 1 or set(*ranks) != set(self.sums[group]) for group, ranks in by_group.items()):
-            raise WrongError("members of one all-reduce name different ranks")
+            raise WrongError("an all-reduce does not name exactly the ranks that take part in it")
         self.run_sums()
 
     def run_sums(self) -> None:

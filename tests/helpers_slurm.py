@@ -1,12 +1,12 @@
-"""Scripts that replace the commands of SLURM in tests."""
+"""For tests: scripts in the place of the commands of SLURM."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-# A line for a bash script that replaces srun. It drops srun's options, which begin with two dashes. Then "$@" is the command
-# that srun would start.
+# A line for a bash script that replaces srun. It drops the options of srun, which must be of the form --NAME=VALUE or --NAME.
+# Then "$@" is the command that srun would start.
 WITHOUT_OPTIONS = "while [[ $1 == --* ]]; do shift; done"
 
 

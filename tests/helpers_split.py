@@ -106,10 +106,10 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 def gradients_of_both(
     module: nn.Module, x: Tensor, precision: AbstractContextManager[object] | None = None
 ) -> list[tuple[Tensor | None, Tensor | None]]:
-    """Return pairs of gradients, of split backward and of autograd: of the input, then of each parameter.
+    """Return pairs of gradients, for the input and then for each parameter: that of split backward, and that of autograd.
 
-    It also checks that both forwards have the same output, bit by bit. x: the input, a leaf; precision: a context in which the
-    forwards run, such as autocast; None: in none.
+    It also checks that both forwards have the same output, bit by bit. x: the input, a leaf; precision: a context in which both
+    forwards run, such as autocast; None for no context.
     """
     precision = precision or nullcontext()
     with precision:

@@ -14,7 +14,8 @@ from typing import Any
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
 
-# The fields that an event must have, by its phase `ph`: slices, starts of arrows, ends of arrows, counters.
+# The fields that an event must have, by its phase `ph`: slices, starts of arrows, ends of arrows, counters. Every event must
+# also have pid, tid and name.
 REQUIRED = {"X": {"ts", "dur", "name"}, "s": {"ts", "id", "name", "cat"}, "f": {"ts", "id", "name", "cat", "bp"}, "C": {"ts"}}
 NUMBERS = ("ts", "dur")  # fields that are numbers of at least 0
 ERROR_US = 0.01  # the sum of two rounded times may be wrong by at most this
@@ -59,7 +60,7 @@ def phase(events: list[Event], ph: str) -> list[Event]:
 def check_trace(path: Path, program: Program) -> list[Event]:
     """Return the events of a trace of one iteration, after the checks of `events_of` and checks against its program.
 
-    The trace has the ranks' names, every instruction once, its wait as a slice if it waited, and an arrow for every message.
+    The trace has the ranks' names, every instruction once, its wait as a slice if it waited, and as many arrows as messages.
     """
     events = events_of(path)
     instructions = [e for e in phase(events, "X") if e["cat"] != "wait"]

@@ -1,10 +1,10 @@
 """Replaces interpreter/run.py: it reads the settings of a run, writes a log with invented numbers, and trains nothing.
 
 Two settings have another meaning here. `timeout`: how many milliseconds pass before the log is written; `skip_nonfinite`: the
-run fails instead of writing a log. Whatever the settings are, the log has ITERATIONS iterations.
+run then fails instead of writing a log. Whatever the other settings are, the log has ITERATIONS iterations.
 
-Environment variables. STUB_JOURNAL: a file that gets a line for the start of each run, and for its end unless it fails;
-STUB_AFTER_MS: how many milliseconds the run goes on after its last iteration.
+Environment variables. STUB_JOURNAL: a file that gets a line for the start of each run, and one for its end unless the run fails
+or is killed; STUB_AFTER_MS: how many milliseconds the run goes on after its last iteration.
 """
 
 from chimerac.interpreter.launch.startup import begin_process

@@ -6,7 +6,7 @@
 Each model is built from a tiny configuration and trained for three iterations under Chimera on four ranks, which are threads of
 this process. The same model is also trained in a plain loop, without a pipeline. `difference` is the largest relative
 difference between the losses of both. The row of a model that is refused before the training has the finding instead. The exit
-status is 1 if a difference is larger than TOLERANCE, or if there is any other error.
+status is 1 if a difference is larger than TOLERANCE, or if an attempt ends with another error than such a finding.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _plain_loss(module: nn.Module, fields: Mapping[str, Tensor], targets: Tensor
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kinds", nargs="*", metavar="ARCHITECTURE", help=f"of {', '.join(ARCHITECTURES)}; by default all")
+    parser.add_argument("kinds", nargs="*", metavar="ARCHITECTURE", help=f"any of {', '.join(ARCHITECTURES)}; by default all")
     parser.add_argument("--write", action="store_true", help="record them in docs/any_model.md")
     options = parser.parse_args(arguments)
     if unknown := set(options.kinds) - set(ARCHITECTURES):

@@ -1,4 +1,4 @@
-"""PipeDream and PipeDream-2BW as published closed forms.
+"""PipeDream and PipeDream-2BW as closed forms: the time of a micro-batch, and the peak memory.
 
 Both schemes compute with old weights, which no program of this project does.
 

@@ -1,14 +1,16 @@
 """Compares the speed of the compiler with torch.distributed.pipelining. This is a benchmark, not a test.
 
-The compiler compiles a text to a verified program. torch generates and lowers the same schedule, but verifies nothing. The
-benchmark also measures the verifier alone, writing and reading the program as JSON, and the simulator, once with costs and once
-with links that have a latency and a bandwidth.
+The compiler compiles a text to a verified program. torch generates and lowers the same schedule, without its own check of it.
+(For 1f1b this is its interleaved schedule with one stage per rank: torch_lowering.py.) The benchmark also measures the verifier
+alone, writing and reading the program as JSON, and the simulator: with costs, and with links that have a latency and a
+bandwidth.
 
     python -m tools.bench                  all sizes (D, N); five to ten minutes, most of which torch takes
     python -m tools.bench --quick          sizes up to (32, 256); takes seconds
     python -m tools.bench --write          all sizes, and records the result in docs/speed.md
 
-Times are processor times. Those of a compilation are medians. At all sizes but the largest, the compiler and torch take turns.
+Times are processor times. Those of our compilations are medians. At the two largest sizes torch runs only once. At all sizes
+but the largest, the compiler and torch take turns.
 The exit status is 1 if a goal is missed.
 """
 
@@ -100,7 +102,7 @@ def compiling(name: str, size: tuple[int, int]) -> Callable[[], Any]:
 
 
 def lowering(name: str, size: tuple[int, int]) -> Callable[[], int]:
-    """Return a function that lowers torch's schedule, and returns the number of its actions. size: D and N."""
+    """Return a function that generates and lowers torch's schedule, and returns the number of its actions. size: D and N."""
     from tools.torch_lowering import lowered
 
     return lambda: lowered(name, *size)
@@ -335,7 +337,7 @@ def goals(cases: list[Case], fresh: dict[str, dict[str, Any]]) -> Iterator[tuple
 
 
 def host() -> str:
-    """Return a description of the host and of the versions that decide how fast it compiles."""
+    """Return a description of the host, and the versions on which the times depend."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     packages = ", ".join(f"{p} {version(p)}" for p in ("numpy", "torch"))
     return f"{platform.machine()}, {cores} cores, {platform.system()}, Python {platform.python_version()}, {packages}"

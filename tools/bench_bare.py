@@ -50,7 +50,7 @@ def chimera(first: nn.Module, last: nn.Module, tokens: Tensor, groups: Sequence[
             gradients.zero_()
             for p, view in views:
                 p.grad = view
-        sent: list[Any] = []  # with the tensors, which must live until they are sent
+        sent: list[Any] = []  # each send, with a tensor that keeps what it sends alive
         for k in range(len(own)):
             x, gradient = torch.empty(shape), torch.empty(shape)
             receives = [dist.irecv(x, peer, incoming)]

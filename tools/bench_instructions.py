@@ -101,8 +101,9 @@ class Instant:
 class BareLoop:
     """The tasks of a rank in the order of its stream, without an executor. A recomputation runs as a part of the backward.
 
-    received: one tensor of zeros, which stands for every value from another stage. calls: for each task and micro-batch, the
-    method and its arguments: the stage and its number, the key, and whether the backward of this key is split.
+    received: one tensor of zeros, which stands for every value from another stage. calls: for each micro-batch of each task but
+    recomputations, the method and its arguments: the stage and its number, the key, and whether the backward of this key is
+    split.
     """
 
     def __init__(self, executor: Executor, model: Model, tokens: Tensor) -> None:

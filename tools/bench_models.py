@@ -69,7 +69,7 @@ class Block(nn.Module):
 
 
 class TinyLayer(nn.Module):
-    """A layer that computes as little as possible."""
+    """A layer that computes very little: one product with a small matrix."""
 
     def __init__(self, z: Sizes) -> None:
         super().__init__()

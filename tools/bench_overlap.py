@@ -39,8 +39,8 @@ GIGABITS = (1, 2, 4)  # per second
 class Run:
     """A schedule of the library. ranks: of all replicas together.
 
-    most_exposed: the most that the exposed time of the all-reduces with `sync eager` may be at the highest bandwidth, divided
-    by that with `sync at end`.
+    most_exposed: a goal at the highest bandwidth. The exposed time of the all-reduces with `sync eager` is at most this share
+    of their exposed time with `sync at end`.
     """
 
     schedule: str
@@ -50,7 +50,7 @@ class Run:
     most_exposed: float
 
     def program(self, sync: str) -> Program:
-        """Return the program whose schedule has this `sync` in the place of its own."""
+        """Return the program of the schedule with this `sync`, in the place of its own if it has one."""
         source = find(self.schedule)
         text = re.sub(r"^sync .*$", "", source.text, flags=re.MULTILINE) + f"sync {sync}\n"
         return compile_text(text, self.parameters, self.width, source.name).program
@@ -113,7 +113,7 @@ def check_sums(run: Run, pipes: dict[str, BoundPipeline]) -> None:
 
 
 def measure_all(rounds: int) -> dict[str, Any]:
-    """Measure every run that has this number of ranks. Return what `measure` returns for each, by its name in RUNS."""
+    """Measure every run that needs as many ranks as there are here. Return by name in RUNS what `measure` returns."""
     found = {}
     for name, run in RUNS.items():
         if run.ranks == dist.get_world_size():
@@ -164,7 +164,7 @@ def report(found: dict[str, list[dict[str, Any]]]) -> tuple[str, bool]:
 
 
 def milliseconds(seconds: list[float]) -> str:
-    """Return the median of these seconds as text."""
+    """Return the median of these seconds as text, in milliseconds."""
     return f"{statistics.median(seconds) * 1e3:.0f} ms"
 
 

@@ -1,4 +1,4 @@
-"""Compares predicted iterations with measured ones: timed stages and a GPT on real gloo ranks, with and without delayed sends.
+"""Compares predicted iterations with measured ones: timed stages and a GPT on gloo ranks, with and without delayed messages.
 
     python -m tools.bench_predicted [ROUNDS]      default 7
     python -m tools.bench_predicted --write       and records the result in docs/profile.md
@@ -160,7 +160,7 @@ def real_runs(transport: Delayed, link: Link, all_reduce_times: tuple[AllReduceT
 
 
 def _network(link: Link, all_reduce_times: tuple[AllReduceTime, ...], delay_ms: int) -> Network:
-    """Return the network of the measured links, with the delay as a part of their latency."""
+    """Return the network of the measured link, with the delay as a part of its latency. All-reduces have no delay."""
     return Network(
         Link(link.latency_s + delay_ms / 1e3, link.bytes_per_s), all_reduce_s=partial(all_reduce_s, all_reduce_times, link)
     )

@@ -2,8 +2,8 @@
 
 All of them compute the gradients of the same model, on the same two gloo ranks with one thread each. Two times whose ratio has
 a goal are measured soon after each other (GROUPS), so that other load on the host affects both, and the ratio is computed in
-each round. A table has the median and the quartiles of each ratio, and another one has the times. For our schedules it also has
-the waits for communication, which explain the distance to the ideal.
+each round. A table has the median and the quartiles of each ratio, and another one has the times. For our schedules that other
+table also has the waits for communication.
 
     python -m tools.bench_runtime [ROUNDS]      default 7; three times as many for the tiny model
     python -m tools.bench_runtime --write       and records the result in docs/benchmarks.md
@@ -40,7 +40,8 @@ from tools.bench_ranks import benchmark, is_rank, on_ranks, ratio_cells, ratios,
 RANKS = 2
 # Our schedules, with their parameters besides D and N.
 OURS: dict[str, dict[str, int]] = {"gpipe": {}, "1f1b": {}, "interleaved": {"v": 2}, "zb_v": {}, "chimera": {}}
-# Chimera that launches the all-reduce of a stage right after its last gradient. The library's does so where the rank is idle.
+# Chimera that launches the all-reduce of a stage right after its last gradient. That of the library waits until the rank is
+# idle, or else until its last task has ended.
 EAGER = "chimera, sync eager"
 # torch's schedules, with their classes.
 V_SHAPED = {"ZBV": ScheduleZBVZeroBubble, "DualPipeV": ScheduleDualPipeV}
@@ -138,7 +139,7 @@ def alone(z: Sizes, micro_batches: int) -> Callable[[], None]:
 
 
 def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
-    """Return what this rank has measured of every runner, which is one of the loops that are compared.
+    """Return what this rank has measured. A runner is one of the loops that are compared.
 
     times: for each group of GROUPS, by runner, the seconds of each round; also those of `ideal`, which is `alone` divided by
     RANKS, and of `best of torch`. counts: by schedule of ours, the number of instructions of this rank. waits: by runner of a

@@ -1,12 +1,12 @@
-"""What a search over orders finds: python -m tools.bench_search [--time SECONDS] [--group GROUP] [--placements] [--write].
+"""What a search over orders finds: python -m tools.bench_search [--time SECONDS] [--group GROUP] [OPTIONS].
 
 There are three groups of settings: `uneven`, 20 with uneven stages and links; `small`, 20 small ones, also uneven; `published`,
 placements with equal stages. Each setting is searched for some time. A row has the best schedule of the library that needs no
 more memory, what was found, and the bound. It also has the makespan of the best such schedule whose order no search has found.
-Every order that is found is written as a text and compiled, and its certificate is checked. --shipped searches nothing: it
-compares what is recorded in docs/searched/ with the library of today, which may have more schedules. --placements
-searches the settings of `uneven` with other placements, and adds that to the recorded rows. --write records settings and rows
-there.
+The best order of each search is written as a text and compiled, and its certificate is checked. --shipped searches nothing: it
+compares what is recorded in docs/searched/ with the library of today, which may have more schedules. --unproved searches only
+settings whose recorded order is not proved optimal. --placements searches the settings of `uneven` with other placements, and
+adds what it finds to their rows. --write records settings and rows in docs/searched/.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Setting:
     """A problem to search.
 
     group: one of GROUPS. seed: of the random setting and of the search. split, costs, links: as in `Given`, with fractions as
-    texts; if links is one text, it is the time of every message. limit: the most activations of every rank.
+    texts; if links is one text, it is the time of every message. limit: the most activations of each rank.
     """
 
     group: str
@@ -75,7 +75,7 @@ class Setting:
 
 
 def drawn(group: str, seed: int) -> Setting:
-    """Return a random setting: a placement, stages whose costs vary by about a quarter, and links of 0.1 to 0.5.
+    """Return a random setting: a placement, stages whose costs vary by up to about 30 %, and links of 0.1 to 0.5.
 
     A forward costs about 1. group: `uneven` or `small`.
     """
@@ -111,9 +111,9 @@ def published() -> Iterator[Setting]:
 
 
 def makespans_of_library(problem: Problem) -> dict[str, int]:
-    """Return the makespan of each schedule of the library that needs no more memory than the problem allows, by its name.
+    """Return, by name, the makespan of each schedule of the library that needs no more memory than the problem allows.
 
-    Its order is taken as it is written. Such a schedule has the same numbers of ranks, stages and micro-batches as the problem,
+    Orders are taken as they are written. Such a schedule has as many ranks, stages and micro-batches as the problem,
     keeps the limits, and has at most as many copies of weights on a rank. Its placement may differ. A schedule that recomputes
     is left out. If the problem splits the backward, a schedule that does not split it has B = I + W. If the problem does not
     split it, schedules that do are left out. Makespans are integers, like the times of the problem.
@@ -188,7 +188,7 @@ def run(setting: Setting, seconds: float) -> dict[str, Any]:
 
 
 def checked_makespan(state: State) -> int:
-    """Return the makespan of the best order. It is written as a text and compiled, and its certificate is checked."""
+    """Return the makespan of the best order. This order is written as a text and compiled, and its certificate is checked."""
     assert state.best is not None, "the search found no order"
     text, compiled = schedule_text(state.problem, state.best, "found", [], ["sync eager"])
     found = json.loads(certificate(state, "found", compiled.program.digest))
@@ -231,7 +231,7 @@ def main() -> None:
     """Search the settings, and print each row when it is found; with --write, record the rows with their settings."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--time", type=float, default=60, help="seconds for each setting, default 60")
-    parser.add_argument("--group", choices=GROUPS, help="only these settings")
+    parser.add_argument("--group", choices=GROUPS, help="only the settings of this group")
     parser.add_argument("--placements", action="store_true", help="search other placements of the settings of uneven")
     parser.add_argument("--shipped", action="store_true", help="only compare the recorded orders with the library again")
     parser.add_argument(

@@ -18,7 +18,7 @@ from chimerac.compiler.syntax.nodes import Expr, Let
 from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.verify import peaks
 
-HOPS = (Fraction(0), Fraction(1, 10), Fraction(1, 2))  # the hop costs of a table, as parts of the cost F
+HOPS = (Fraction(0), Fraction(1, 10), Fraction(1, 2))  # the hop costs of a table, as parts of the cost F of stage 0
 RELATIONS = {"==": "=", "<=": "≤", "about": "≈"}
 ALWAYS = "0 == 0"  # the condition of a claim without one
 # What claims are about. wall, own: the largest wall bubble and the largest own bubble of a rank, at hop cost 0. least, most:
@@ -70,8 +70,10 @@ def table(definition: str) -> str:
     """Return a table of the simulated numbers of a schedule, and of the claims about them.
 
     definition: `NAME -p X=Y ...`, then one line for each claim, and one for each `let NAME = EXPR` that formulas use. Formulas
-    may also use the parameters, the letters of the costs and `makespan`. D is 4, 8 and 16. N is D, 2D and 4D, or as given by a
-    line `sizes EXPR, ...`. Raises AssertionError if a claim does not hold.
+    may also use the parameters, the letters of the costs (of stage 0) and `makespan` (at hop cost 0). D is 4, 8 and 16. N is D,
+    2D and 4D, or as given by a line `sizes EXPR, ...`. The row of a size at which the schedule does not compile says why.
+
+    Raises AssertionError if a claim does not hold.
     """
     command, *lines = (line.strip() for line in definition.splitlines())
     name, *options = (x for x in shlex.split(command) if x != "-p")

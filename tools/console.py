@@ -50,7 +50,7 @@ def _process_output(line: str) -> str:
     result = subprocess.run(
         shlex.split(line), cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True
     )
-    # Leave out log lines of torchrun and the progress of pytest.
+    # Leave out log lines of torchrun, and the first line of pytest-xdist.
     lines = result.stdout.splitlines(keepends=True)
     return "".join(line for line in lines if not re.match(r"[WI]\d{4} |\*{9}|bringing up nodes", line))
 
@@ -58,7 +58,7 @@ def _process_output(line: str) -> str:
 def console(body: str, slow: bool) -> str:
     """Return the text of a console block with the current output of its commands.
 
-    slow: whether commands that begin with SLOW are run too. If not, the text of these commands stays as it is.
+    slow: whether commands that begin with SLOW are run too. If not, their output in the block stays as it is.
     """
     filled = ""
     commands = re.split(r"^(?=\$ )", body, flags=re.MULTILINE)  # each with the output that it has in the block

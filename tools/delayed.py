@@ -1,4 +1,4 @@
-"""A transport that delays messages: a receive is complete no earlier than the delay after its message was sent."""
+"""A transport that delays messages: a receive is complete no earlier than the delay after the SEND of its message began."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Delayed(Gloo):
 
     delay_s: the delay in seconds, 0 at first; it may be changed between two iterations.
 
-    The sender writes the time of each SEND to a file that all ranks map into their memory. The receiver waits until the delay
-    is over. No SEND waits for the delay, and the next message of the channel may be sent before it is over.
+    The sender records the time at which each SEND begins, in a file that all ranks map into their memory. The receiver waits
+    until the delay is over. No SEND waits for the delay, and the next message of the channel may be sent before it is over.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Delayed(Gloo):
         self._sent, self._received = Counter[int](), Counter[int]()  # how many messages, by peer
 
     def send(self, peer: int, buffer: Tensor) -> None:
-        """Record the time, and post a send."""
+        """Record the time, and post a send. A wait for a full window comes after the recorded time."""
         self._times[self.rank, peer, self._sent[peer] % SLOTS] = time.monotonic()
         self._sent[peer] += 1
         super().send(peer, buffer)
@@ -54,7 +54,7 @@ class Delayed(Gloo):
         return _DelayedPending(self, super().recv(peer, buffer), peer, slot)
 
     def wait_for(self, peer: int, slot: int) -> None:
-        """Wait until the delay of a message is over. peer: its sender. slot: where `peer` has written its time."""
+        """Wait until the delay of a message is over. peer: its sender. slot: of the time that the sender has recorded."""
         begin = time.monotonic()
         due = float(self._times[peer, self.rank, slot]) + self.delay_s
         while (left := due - time.monotonic()) > 0:

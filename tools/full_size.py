@@ -14,7 +14,8 @@ from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.plan.partition import best_partition
 
 DEPTHS = (8, 16, 32, 64)  # D
-SIZES = {"bert48": (8, 128), "gpt2-64": (1, 632)}  # samples of a micro-batch, tokens of a sample: those of the Chimera paper
+# The samples of a micro-batch, and the tokens of a sample. The tokens are those of the evaluation of the Chimera paper.
+SIZES = {"bert48": (8, 128), "gpt2-64": (1, 632)}
 GIB = 2**30
 
 

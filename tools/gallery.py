@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/gallery.md and docs/bubbles.md: docs/gallery/*.svg and docs/bubbles/*.svg.
+"""Draw the pictures for docs/gallery.md and docs/bubbles.md: docs/gallery/*.svg and docs/bubbles/*.svg.
 
     python -m tools.gallery
 
@@ -30,7 +30,7 @@ GALLERY, BUBBLES = ROOT / "docs/gallery", ROOT / "docs/bubbles"
 RANKS = 4
 MICRO_BATCHES = (4, 8)  # a schedule is drawn with the first of these numbers with which it can run
 UNIT = {"F": Fraction(1), "B": Fraction(1)}  # a forward and a full backward take one slot each
-# The pictures of docs/bubbles.md, SCHEDULE or SCHEDULE_N, and the N of each.
+# The pictures in docs/bubbles, SCHEDULE or SCHEDULE_N, and the N of each. docs/bubbles.md shows all of them but 1f1b.
 COUNTED = {"gpipe": 4, "1f1b": 4, "dapple": 4, "chimera": 4, "gpipe_8": 8, "chimera_8": 8}
 
 

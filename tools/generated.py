@@ -1,4 +1,4 @@
-"""The generated parts of README and docs: texts and tables, made from the code and from recorded searches.
+"""The generated parts of README and docs: texts, tables and drawings, made from the code and from recorded searches.
 
 tools/figures.py calls a function of GENERATED with the text that follows the name in the marker. Most functions do not use it.
 """
@@ -52,7 +52,7 @@ def modules(_: str) -> str:
 
 
 def _first_sentence(doc: str) -> str:
-    """Return the first sentence, without its full stop. It ends before a space and a capital letter."""
+    """Return the first sentence, without its full stop. It ends where a space and a capital letter follow the stop."""
     paragraph = " ".join(doc.split("\n\n")[0].split())
     return re.split(r"(?<=\w[.?])\s(?=[A-Z])", paragraph)[0].rstrip(".").replace("|", "\\|")
 
@@ -114,7 +114,7 @@ def limit_table(_: str) -> str:
             rows.append(f"| *of {heading[1]}* | |")
         elif constant := re.match(r"([A-Z]+) = .*  # (.*)", line):
             value = getattr(limits, constant[1])
-            is_power_of_two = value > 1024 and not value & (value - 1)  # a smaller one is written as it is
+            is_power_of_two = value > 1024 and not value & (value - 1)  # one up to 1024 is written as it is
             rows.append(f"| {constant[2]} | {f'2^{value.bit_length() - 1}' if is_power_of_two else f'{value:,}'} |")
     return "\n".join([*rows, "", ""])
 
@@ -133,7 +133,7 @@ def codes(_: str) -> str:
 
 
 def errors(_: str) -> str:
-    """Return the text of `chimerac explain` about every code."""
+    """Return what `chimerac explain` prints about every code, as Markdown."""
     return "\n" + "\n".join(f"## {h.title}\n\n" + "\n".join(map(_explained, h.entries)) for h in hundreds()) + "\n"
 
 

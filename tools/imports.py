@@ -43,7 +43,7 @@ def modules() -> dict[str, Path]:
 
 @cache
 def imports() -> tuple[Import, ...]:
-    """Return all imports between modules of the project's packages."""
+    """Return all imports between modules of the project's packages. Relative imports are not found: there are none."""
     return tuple(
         found for name, path in modules().items() for found in _imports_of(name, ast.parse(path.read_text(encoding="utf-8")))
     )
@@ -56,7 +56,7 @@ def _imports_of(source: str, node: ast.AST, lazy: bool = False, typing: bool = F
             case ast.Import(names=names):
                 targets = [x.name for x in names]
             case ast.ImportFrom(module=str(module), level=0, names=names):
-                # `from package import name`: the name is a module, or else an attribute of the package.
+                # `from a import b`: b is a module, or else an attribute of a.
                 targets = [f"{module}.{x.name}" if f"{module}.{x.name}" in modules() else module for x in names]
             case _:
                 targets = []

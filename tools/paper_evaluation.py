@@ -123,7 +123,7 @@ def _asynchronous(scheme: Scheme, link: Link, hidden: bool, ranks: int) -> Itera
     """
     for depth, micro_batch, recompute in product(DEPTHS, MICRO_BATCH_SIZES, (False, True)):
         width, rest = divmod(ranks, depth)
-        count = depth // micro_batch  # micro-batches of a replica in an iteration
+        count = depth // micro_batch  # micro-batches of a replica in an iteration, for 2BW only: PipeDream ignores it
         if rest or (scheme == "PipeDream-2BW" and count < depth):
             continue
         of_stages = _stages(depth, micro_batch, recompute)

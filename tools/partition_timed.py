@@ -36,7 +36,7 @@ HEAD = ("stages", "equal blocks, ms", "cut by estimate, ms", "equal / cut", "cut
 
 
 def layer_s(model: Model, layer: int, inputs: Values | None) -> float:
-    """Return the median processor time of a forward and a backward of a layer, in seconds.
+    """Return the median processor time of a forward and a backward of a layer, in seconds; of the last layer with the loss.
 
     inputs: what a layer that is not the first reads; None for the first.
     """

@@ -1,6 +1,6 @@
-"""Write the shipped profiles of published hardware (models/profiles/), or check that they are up to date.
+"""Write the shipped profiles of GPUs with published times (models/profiles/), or check that they are up to date.
 
-    python -m tools.profiles            check: print the files that differ, exit status 1 if there are any
+    python -m tools.profiles            check: print the files that differ or are missing, exit status 1 if there are any
     python -m tools.profiles --write    write
 
 For each GPU the forward and the backward time of one layer of BERT-large are published. The times of other layers are scaled
@@ -61,7 +61,7 @@ HARDWARE: Mapping[str, Hardware] = {
 
 
 def profile_of(model: str, hardware: Hardware) -> Profile:
-    """Return the profile of a model on published hardware."""
+    """Return the profile of a model on a GPU with published times."""
     reference = find_model(REFERENCE, samples=lambda b: b, micro_batch=SAMPLES, seq_len=SEQ_LEN).layers[LAYER].cost
     sizes = {samples: find_model(model, samples=lambda b: b, micro_batch=samples, seq_len=SEQ_LENS[model]) for samples in SIZES}
     source = (

@@ -45,7 +45,7 @@ BERT_AND_LLAMA = {
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 GPT2 = {"vocab_size": VOCABULARY, "n_embd": HIDDEN, "n_layer": 4, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0}
 T5 = {"vocab_size": VOCABULARY, "d_model": HIDDEN, "d_kv": 64, "d_ff": 4 * HIDDEN, "num_layers": 3, "num_heads": 4}
-# Dropout is off: transformers draws from torch's generator in another order than a pipeline (docs/any_model.md).
+# Dropout is off: a pipeline seeds torch's generator for each call, so a plain loop has other draws (docs/any_model.md).
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "gpt2": {**GPT2, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0},
     "bert": {**BERT_AND_LLAMA, **NO_DROPOUT, "architectures": ["BertForMaskedLM"]},

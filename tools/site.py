@@ -4,9 +4,10 @@
                                            without a server
     python -m tools.site --sources FOLDER  only write what Sphinx reads
 
-A link that leads nowhere is an error, and so is every warning of Sphinx, such as one about a docstring that it cannot read. The
-pages are Markdown files of the project, which a forge shows too. Another file that they link to, such as a source file,
-becomes a page of the site too.
+A link to a file or a heading that does not exist is an error; addresses on the web are not checked. Every warning of Sphinx is
+an error too, such as one about a docstring that it cannot read. The pages are Markdown files of the project, which a forge
+shows too. A picture or an HTML file of docs/ that they link to is copied. Any other file or folder that they link to, such as
+a source file, becomes a page of the site too.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class LinkError(Exception):
 
 
 def pages() -> dict[Path, str]:
-    """Return the names of the pages, by their Markdown files. A name that Sphinx needs gets the suffix `_page`."""
+    """Return the names of the pages, by their Markdown files. A name of OF_SPHINX gets the suffix `_page`."""
     files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
     return {path: path.stem + ("_page" if path.stem in OF_SPHINX else "") for path in files}
 
@@ -118,7 +119,7 @@ def _with_links(path: Path, names: dict[Path, str], sources: dict[Path, str]) ->
 
 
 def _source_page(path: Path) -> str:
-    """Return the page of a source file. The page of a folder lists its files that have a suffix, without compiled Python."""
+    """Return the page of a file or a folder. That of a folder lists its files that have a suffix, without compiled Python."""
     head = f"---\norphan: true\n---\n\n# {path.relative_to(ROOT).as_posix()}\n\n"
     if path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.is_file() and p.suffix not in (".pyc", ""))
@@ -165,7 +166,7 @@ def build(sources: Path, output: Path) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the site and return the exit status.
 
-    It is 1 for a link that leads nowhere, 2 for a file that cannot be read or written, and otherwise that of Sphinx.
+    It is 1 for a LinkError, 2 for a file that cannot be read or written, and otherwise that of Sphinx.
     """
     p = argparse.ArgumentParser(prog="python -m tools.site", description="Build the documentation site.")
     p.add_argument("-o", metavar="FOLDER", dest="output", default=str(ROOT / "build/site"), help="default build/site")

@@ -29,9 +29,9 @@ class SlowLink(Gloo):
     """Gloo, as if the all-reduces that a rank launches shared a link of limited bandwidth. Messages do not use this link.
 
     An all-reduce of b bytes over n ranks occupies the link of each of these ranks for 2 (n - 1) / n * b / bandwidth seconds, as
-    in a ring of ranks (Thakur, Rabenseifner and Gropp, IJHPCA 2005). It begins when all of these ranks have launched it and
-    their links are free. A rank's all-reduces use its link one after another, in the order of their launches. A thread runs
-    them with gloo, and delays the end of each until the link would have carried it.
+    in a ring of ranks (Thakur, Rabenseifner and Gropp, IJHPCA 2005), or for as long as gloo takes, if that is longer. It begins
+    when all of these ranks have launched it and their links are free. A rank's all-reduces use its link one after another, in
+    the order of their launches. A thread runs them with gloo, and delays the end of each until the link would have carried it.
 
     bandwidth: in bytes per second, infinite at first; it may be changed between two iterations.
     """

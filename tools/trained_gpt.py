@@ -1,4 +1,4 @@
-"""Trains a small GPT on the text of the standard library, compares it with a bigram model, and generates a text with it.
+"""Trains a small GPT on the text of the standard library, generates a text with it, and compares it with a bigram model.
 
     python -m tools.trained_gpt            train, and print the losses and a text: ten to twenty minutes on two cores
     python -m tools.trained_gpt --write    and record the losses and the text in docs/models.md

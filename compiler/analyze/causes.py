@@ -119,12 +119,12 @@ def _is_second(s: Simulation, nodes: int) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """For what a rank waits, in the units of the simulation. The sum of all is its wall bubble.
+    """How long a rank waits for what, in the units of the simulation. The sum of all is its wall bubble.
 
     fill: until the value for its first task is sent. value: until a value for a later task is sent. transfer: for a value that
-    is sent and on its way. window: in a SEND, for an earlier message of its channel, or with window 0 for its own RECV; with
-    window 0 on `paired` and `serial`, in the instruction after the SEND, for the SEND's message. all_reduce: after its last
-    instruction, for an all-reduce that is running. drain: the rest, until the iteration ends.
+    is sent and on its way. window: in a SEND, for an earlier message of its channel, or with window 0 or on `rendezvous` for
+    its own RECV; with window 0 on `paired` and `serial`, in the instruction after the SEND, for the SEND's message. all_reduce:
+    after its last instruction, while one of its all-reduces runs. drain: the rest, until the iteration ends.
     """
 
     fill: int
@@ -184,7 +184,7 @@ def idle_bars(s: Simulation) -> IdleBars:
 
 
 def _after_the_last(s: Simulation) -> list[tuple[Ints, Ints, Ints, Ints]]:
-    """Return the bars after the last instruction of each rank: while an all-reduce runs, and until the iteration ends."""
+    """Return the bars after each rank's last instruction: while one of its all-reduces runs, and for the rest of the time."""
     rank, world = s.program.rank_of, s.program.world
     last = np.zeros(world, np.int64)
     np.maximum.at(last, rank, s.timeline.end)

@@ -114,7 +114,7 @@ class Figures:
     """One iteration of a schedule.
 
     makespan: in the unit of the setting, as all times; exposed: the exposed communication of the rank with most of it;
-    bubble_ratio: idle over total; wall_bubble: idle time of a rank.
+    bubble_ratio: the idle share of all ranks' time; wall_bubble: idle time of a rank.
 
     activations: alive at the peak of a rank, where a share of the model for a whole micro-batch counts as 1; weights: copies of
     stages on a rank, in shares; messages: values that the rank with most of them sends, in whole micro-batches; all_reduced:
@@ -181,7 +181,7 @@ def _check_costs(costs: Mapping[str, Fraction]) -> None:
     halves = costs["I"] + costs["W"]
     if costs["B"] != halves or min(costs["I"], costs["W"]) < 0:
         shown = ", ".join(f"{name}={float(costs[name]):g}" for name in "BIW")
-        message = f"a backward costs as much as its halves, and the costs are {shown}"
+        message = f"a backward costs as much as its halves, each 0 or more, and the costs are {shown}"
         raise refuse("E002", message, help="give two of B, I and W, or all three with B = I + W")
 
 

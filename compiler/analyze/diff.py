@@ -1,6 +1,6 @@
 """What differs between two programs: their headers, and the instructions of each rank.
 
-The instructions that both streams of a rank have are compared by their places. A longest sequence of them that is in the same
+The instructions that a rank has in both programs are compared by their places. A longest sequence of them that is in the same
 order in both streams counts as not moved, and the others count as moved. The running time grows as n log n for n instructions.
 """
 
@@ -24,7 +24,8 @@ class RankDiff:
     """The stream of one rank in two programs, `a` and `b`.
 
     same: the number of instructions that are in both and did not move. moved: (row in a, row in b) of those that moved.
-    removed: the rows of a whose instructions only a has; added: the rows of b whose instructions only b has.
+    removed: the rows of a whose instructions this rank does not have in b; added: the rows of b whose instructions it does not
+    have in a.
     """
 
     rank: int
@@ -45,7 +46,7 @@ class ProgramDiff:
 
     header: the differences of their headers, in words. ranks: one for each global rank that either has. gone_to: by the row of
     a removed task, the rank that has this task in b; come_from: by the row of an added task, the rank that has it in a. Tasks
-    that only one program has are left out. Where only the flags of a task differ, the rank is its own.
+    that only one program has are left out. If only the flags of a task differ, it is removed and added on the same rank.
     """
 
     header: tuple[str, ...]
@@ -55,8 +56,10 @@ class ProgramDiff:
 
     @property
     def is_equal(self) -> bool:
-        """Return whether `FIELDS`, pipes and instructions are the same. The names of the schedule and of
-        pipes do not count, and neither do parameters and costs."""
+        """Return whether `FIELDS`, pipes and instructions are the same.
+
+        The names of the schedule and of pipes do not count, and neither do parameters, costs and the partition.
+        """
         return not self.header and all(rank.is_equal for rank in self.ranks)
 
 
@@ -166,5 +169,6 @@ def _header_differences(a: Header, b: Header) -> list[str]:
             more = f"; {count_text(others, 'other stage')} {'differs' if others == 1 else 'differ'}, too" if others else ""
             found.append(f"pipe {p.name}: stage {s} is on rank {p.placement[s]} in a, and on rank {q.placement[s]} in b{more}")
         if p.micro_batches != q.micro_batches and a.micro_batches == b.micro_batches:
-            found.append(f"pipe {p.name}: its micro-batches differ: {len(p.micro_batches)} and {len(q.micro_batches)} of them")
+            counts = f"{len(p.micro_batches)} in a, and {len(q.micro_batches)} in b"
+            found.append(f"pipe {p.name}: its micro-batches are not the same: {counts}")
     return found

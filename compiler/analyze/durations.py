@@ -162,9 +162,10 @@ def reduced_sizes(program: Program, model: ModelDescription, stages: Sequence[St
 
 
 def nanoseconds(seconds: float) -> int:
-    """Return a time in nanoseconds. seconds: may be infinite; more than limits.TIME count as limits.TIME.
+    """Return a time in nanoseconds. seconds: may be infinite.
 
-    The result for such a time still exceeds limits.TIME, the most that times in nanoseconds may add up to.
+    If even the seconds exceed limits.TIME, the result is limits.TIME seconds in nanoseconds. That still exceeds limits.TIME
+    nanoseconds, the most that times may add up to.
     """
     return round(min(seconds, limits.TIME) * PER_SECOND)
 
@@ -200,8 +201,8 @@ def _message_durations(
 def _check_total(total: int, scale: int) -> None:
     """Raise ChimeraError E002 if times could not be added up exactly in 64 bits."""
     if total > limits.TIME:
-        unit = scale if scale <= limits.TIME else f"{scale:.1e}"
-        message = f"in units of 1/{unit} of a cost, times exceed {limits.TIME}: they could not be added up exactly"
+        shown_scale = scale if scale <= limits.TIME else f"{scale:.1e}"
+        message = f"as multiples of 1/{shown_scale}, times exceed {limits.TIME}: they could not be added up exactly"
         raise refuse("E002", message, help="give smaller costs, or costs with fewer digits")
 
 

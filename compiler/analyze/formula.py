@@ -2,9 +2,9 @@
 
     T = (F_t + C_p2p) C_f + (B_t + C_p2p) C_b + max over ranks of C_unoverlapped
 
-F_t and B_t are the times of a forward and a backward pass of a stage, and C_f and C_b the numbers of these passes on the
-critical path of the schedule. C_p2p is the time of a message, and C_unoverlapped the time for which all-reduces of a rank still
-run after the last task of all ranks.
+F_t and B_t are the times of a forward and a backward pass of the slowest stage, and C_f and C_b the numbers of these passes on
+the critical path of the schedule. C_p2p is the time of the longest message, and C_unoverlapped the time for which all-reduces
+of a rank still run after the last task of all ranks.
 """
 
 from __future__ import annotations

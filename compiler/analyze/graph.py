@@ -1,9 +1,9 @@
 """The dependency DAG of a program's tasks, and its text for other tools.
 
-Nodes are tasks, named by their text. An edge `data` is a wait for the result of a task, delayed by the cost of a hop if that
-task is on another rank. An edge `order` joins a task with the next one of its rank. An overlapped pair starts and ends as one:
-a task that waits for the first task of the pair also waits for the second, and the first waits for everything that the second
-waits for. These waits are edges `data` too.
+Nodes are tasks, with the names of `task_names`. An edge `data` is a wait for the result of a task, delayed by the cost of a hop
+if that task is on another rank. An edge `order` joins a task with the next one of its rank, unless an edge `data` does. An
+overlapped pair starts and ends as one: a task that waits for the first task of the pair also waits for the second, and the
+first waits for everything that the second waits for. These waits are edges `data` too.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Waits:
     other nodes. durations: of the nodes after the rows.
     send, receive: the SEND and the RECV of every message, sorted by channel; the messages of a channel are in the order in
     which they are sent. The number of a message is its place in these columns.
-    message, consumer: columns with an entry for each value of each message: the number of the message, and the row that reads
-    the value.
+    message, consumer: columns with an entry for each value of each message: the number of the message, and the first row that
+    reads the value.
     transfer: the node of each message; empty where messages have no nodes.
     collective: the first node of the collectives; None where they have no nodes.
     delay: of each message, from the end of its node to its arrival; where messages have no nodes, from the moment when its SEND
@@ -135,7 +135,7 @@ def _messages(program: Program) -> tuple[Ints, Ints, Ints]:
 
 
 def _consumers(program: Program, index: TaskIndex, receive: Ints) -> tuple[Ints, Ints]:
-    """Return (number of the message, row that reads the value), one entry for every value of every message."""
+    """Return (number of the message, first row that reads the value), one entry for every value of every message."""
     h, t = program.header, program.table
     message, ids = expand(program, receive)
     row = receive[message]

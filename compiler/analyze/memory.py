@@ -52,9 +52,10 @@ class RankMemory:
 
     weights, gradients, optimizer (its state): of all stages of the rank, held from the first instruction to the last.
 
-    The next five change, and each has its own peak. activations: what forwards keep for their backwards; buffers: posted or
-    held for received values; values: outputs, until they are read or sent; sends: messages until they are complete; workspace:
-    what a task needs only while it runs.
+    The next five change during an iteration. Each number is the most at any instruction, so they may belong to different
+    instructions. activations: what forwards keep for their backwards; buffers: those of messages, from the RECV on until they
+    are freed; values: outputs, until they are read or sent; sends: messages until they are complete; workspace: what a task
+    needs only while it runs.
 
     peak: the most that all of these need at once.
     """
@@ -143,8 +144,9 @@ def fixed_bytes(
 class HeldBytes:
     """How many bytes the ranks hold over time.
 
-    held: all bytes that a rank holds while each row of the program runs, with weights, gradients and the optimizer's state.
-    ranks: the memory of each global rank. peaks: of each rank, the first row at which it holds most; -1 for an empty stream.
+    held: for each row of the program, all bytes that its rank holds while it runs, with weights, gradients and the optimizer's
+    state. ranks: the memory of each global rank. peaks: of each rank, the first row at which it holds most; -1 for an empty
+    stream.
     """
 
     held: Amounts

@@ -49,7 +49,7 @@ def panels_beside(
     """Return the panels of a simulation and of a measured timeline of its program, and the text below their time axis.
 
     measured: None for the simulation alone. If its unit is not that of the simulation, the two have no common time axis. Then
-    there is only the panel of the measured timeline. memory: drawn below the first panel, so it is of that panel's timeline.
+    there is only the panel of the measured timeline. memory: of the timeline of the first panel, below which it is drawn.
     """
     if measured is None:
         return [simulated_panel(s, memory=memory)], time_label(s)

@@ -165,7 +165,10 @@ def _path_cells(s: Simulation, step: Step) -> list[str]:
 
 
 def costs_text(s: Simulation) -> str:
-    """Return the durations of a simulation as text: tasks by their letters, messages and, with a profile, all-reduces."""
+    """Return the durations of a simulation as text: those of tasks, by their letters, and the hop.
+
+    With a profile they are those of tasks, messages and all-reduces.
+    """
     c = s.costs
     used = [form for form in FORMS if form.letter and (s.program.table.op == form.op).any()]
     parts = [f"{form.letter}={_span(s, c.of(form.op))}" for form in used]

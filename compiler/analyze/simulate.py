@@ -1,4 +1,4 @@
-"""Simulation of a final program on the machine of its header: the times of all rows, messages and all-reduces.
+"""Simulation of a verified program on the machine of its header: the times of all rows, messages and all-reduces.
 
 A task takes its cost. A message takes its latency, and the time for which its bytes occupy its channel, from the moment when
 its SEND and its RECV are posted and it is the next one of its channel or its queues. An all-reduce begins when all its members
@@ -31,9 +31,9 @@ class Simulation:
     timeline: a bar for every row of the program, in their order. makespan: until the last task and the last all-reduce have
     ended. busy: time spent computing. wall_bubbles: makespan - busy, idle time up to the optimizer step. own_bubbles: last end
     - first start - busy, as the zero-bubble papers count, over the tasks that take time; 0 for a rank without one. synced: by
-    group of a stage, when its last weight gradient ends. durations: what took how long; lengths: of each row, 0 for all but
-    tasks. waits: what waited for what. node_start, node_end: of transfers and collectives, which are numbered after the rows
-    (`Waits`).
+    the group of each stage, when its last weight gradient on any rank ends; 0 if it has none. durations: what took how long;
+    lengths: of each row, 0 for all but tasks. waits: what waited for what. node_start, node_end: of transfers and collectives,
+    which are numbered after the rows (`Waits`).
     """
 
     program: Program

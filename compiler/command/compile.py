@@ -38,7 +38,10 @@ from chimerac.compiler.verify import findings, is_about_order
 
 
 def run(argv: Sequence[str], verbs: Collection[str]) -> int:
-    """Write the product of a command line, and return the exit status. verbs: suggested for a schedule of a similar name."""
+    """Write the product of a command line, and return the exit status.
+
+    verbs: suggested if the name of the schedule is similar to one.
+    """
     parser = make_parser()
     options, rest = parser.parse_known_args(argv)
     try:
@@ -67,10 +70,10 @@ def _refuse_rest(
 def product(
     options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str], argv: Sequence[str] = ()
 ) -> str | bytes:
-    """Return the product of a command line. Raises ChimeraError for findings, and SystemExit if no schedule is given.
+    """Return the product of a command line. Raises ChimeraError for findings, and SystemExit if a schedule is missing.
 
-    verbs: suggested for a schedule of a similar name; argv: the words of the command line, which the viewer's page shows
-    without -p and its values.
+    verbs: suggested if the name of the schedule is similar to one; argv: the words of the command line, which the page of the
+    viewer shows without -p and its values.
     """
     width, emitter = columns(options.columns, options.output), EMITTERS[options.emit]
     if options.list:
@@ -132,7 +135,7 @@ def _check_is_read(options: argparse.Namespace, emitter: Emitter) -> None:
         if given is not None and option not in emitter.reads:
             raise refuse("E002", f"{option} is for {readers(option)}")
     if options.model and "--model" not in emitter.reads and options.memory is None and options.profile is None:
-        raise refuse("E002", f"--model is for --memory, and for {readers('--model')}")
+        raise refuse("E002", f"--model is for --memory and --profile, and for {readers('--model')}")
     if options.model and options.emit in PICTURES and not (options.memory_curve or options.profile or options.memory):
         message = "--model changes a picture only with --memory-curve or --profile"
         raise refuse("E002", message, help="give --memory-curve: bytes of each rank over time")
@@ -169,7 +172,7 @@ class Opened:
 def program_of(options: argparse.Namespace, parameters: dict[str, int], verbs: Collection[str]) -> Opened:
     """Return the verified program of the schedule, the compiled program or torch's CSV file that the options name.
 
-    verbs: suggested for a schedule of a similar name. Raises ChimeraError.
+    verbs: suggested if the name of the schedule is similar to one. Raises ChimeraError.
     """
     source = stdin() if options.schedule == "-" else find_schedule(options.schedule, verbs)
     check_inputs_not_overwritten(options.output, [source], options)
@@ -203,6 +206,6 @@ def _arranged_program(program: Program, machine: Machine) -> Program:
     result = arranged(program, machine)
     if result is None:
         verify_program(program.with_header(machine=machine))  # raises if the tasks wait for each other
-        message = f"--for {machine}: the tasks of this program's replicas cannot be put in one order"
+        message = f"--for {machine}: this program cannot be arranged, since its replicas have their tasks in different orders"
         raise refuse("E002", message, help="compile its schedule with --for")
     return verify_program(result)

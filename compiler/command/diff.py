@@ -136,7 +136,7 @@ def _bubble(side: _Side, rank: int) -> str:
 
 
 def _rank_lines(found: ProgramDiff, rank: RankDiff, a: Program, b: Program, shows_all: bool) -> Iterator[str]:
-    """Yield the instructions of a rank that moved, that only a has and that only b has, with their places in its streams."""
+    """Yield the lines of a rank: instructions that moved, and those that it has only in a or only in b, with their places."""
     yield f"rank {rank.rank}"
     begin_a, begin_b = (int(p.offsets[rank.rank]) if rank.rank < p.world else 0 for p in (a, b))
     moved = [
@@ -152,8 +152,8 @@ def _rank_lines(found: ProgramDiff, rank: RankDiff, a: Program, b: Program, show
     ]
     for lines, count, description in (
         (moved, len(rank.moved), "moved"),
-        (removed, len(rank.removed), "are only in a"),
-        (added, len(rank.added), "are only in b"),
+        (removed, len(rank.removed), "this rank has only in a"),
+        (added, len(rank.added), "this rank has only in b"),
     ):
         yield from lines
         if count > len(lines):

@@ -29,15 +29,16 @@ class EmitOptions:
     """The options that emitters read.
 
     costs: of --cost; durations: by --profile, in the place of costs; None without it. model: of --model, None without it;
-    state: of the optimizer, by --optimizer, --zero, --precision and --profile. output: the path of -o, None for stdout.
+    state: of the optimizer, by --optimizer, --zero, --precision and --profile. output: the path of -o, None for stdout; for a
+    download of `chimerac serve` the name of its file.
 
     columns: the width of a timeline, None for the default of its drawing; colour: whether a timeline has colours. ranks: those
-    that are drawn, None for the default of a drawing; inches: the width of a picture, None for one that fits its numbers;
+    that are drawn, None for the default of a drawing; inches: the width of a picture, None for one in which most numbers fit;
     memory_curve: whether a picture has the memory curve.
 
-    measured: of --measured, a bar for every row of the program in their order; None without it. name: of the schedule, as it
-    was given; command: the words of the command line without -p and its values; ordered: the tasks of a schedule in order,
-    None for a program that was not compiled from a schedule.
+    measured: of --measured, a bar for every row of the program in their order; None without it. name: of the schedule, as the
+    command line gives it, or for a download as its text gives it; command: the words of the command line without -p and its
+    values; ordered: the tasks of a schedule in order, None for a program that was not compiled from a schedule.
     """
 
     costs: Mapping[str, Fraction]
@@ -61,8 +62,8 @@ class Emitter:
     """One product of --emit.
 
     what: its help; make: makes it from a program; make_alone: makes it without a program, if it needs none. reads: the options
-    that it depends on, out of --cost, --profile, --model, --optimizer, --measured and the options of drawings. An option that
-    neither the product nor another given option reads is refused (`_check_is_read` in compile.py).
+    that it depends on, out of --cost, --profile, --model, --optimizer, --measured and the options of drawings. `product` in
+    compile.py refuses an option that neither the product nor another given option reads, unless the product needs no program.
     """
 
     what: str
@@ -127,8 +128,8 @@ def _picture(form: str, program: Program, options: EmitOptions) -> bytes:
 
 def _timelines(s: Simulation, measured: Timeline, options: EmitOptions) -> str:
     """Return the predicted and the measured timeline, drawn to one scale, and their differences."""
-    from chimerac.compiler.analyze.beside import beside, beside_lines  # start-up: 8 ms, for this product only
-    from chimerac.compiler.draw.overview import draw_overview  # start-up: 2 ms, for this product only
+    from chimerac.compiler.analyze.beside import beside, beside_lines  # start-up: 8 ms, for --measured only
+    from chimerac.compiler.draw.overview import draw_overview  # start-up: 2 ms, for --measured only
 
     found = beside(s, measured)
     makespans = [Fraction(figures.makespan) for figures in (found.predicted, found.measured)]
@@ -235,7 +236,10 @@ def readers(option: str) -> str:
 
 
 def check_output(emit: str, output: str | None) -> None:
-    """Raise ChimeraError E002 for a path with a suffix that the product does not have, and for bytes to a terminal."""
+    """Raise ChimeraError E002 for a picture or a DAG if the path has a wrong suffix, and for PNG and PDF to a terminal.
+
+    The path of any other product may have any suffix.
+    """
     if emit in PICTURES:
         check_picture_output(emit, output)
     if emit == "dag" and suffix(output) not in (*GRAPHVIZ, *GRAPHML):

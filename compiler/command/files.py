@@ -70,9 +70,9 @@ def suffix(path: str | None) -> str:
 
 
 def coloured(choice: str, stream: object) -> bool:
-    """Return whether a stream gets colours. choice: of --color.
+    """Return whether a stream gets colours. choice: of --color, 'always', 'never' or 'auto'.
 
-    'auto' is for a terminal, unless NO_COLOR is set or TERM is dumb.
+    With 'auto', it gets them if it is a terminal, unless NO_COLOR is set or TERM is dumb.
     """
     if choice != "auto":
         return choice == "always"

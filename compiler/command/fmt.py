@@ -13,7 +13,7 @@ from chimerac.compiler.command.verbs import format_parser
 def run(argv: Sequence[str]) -> int:
     """Format schedules, and return the exit status: the largest of the statuses of the files.
 
-    The status of a file is 0 if it is formatted now, 1 if --check names it, and that of its findings if it has some. After a
+    The status of a file with findings is that of the findings. Otherwise it is 1 if --check names the file, else 0. After a
     file with findings the others are still formatted.
     """
     options = format_parser().parse_args(argv)

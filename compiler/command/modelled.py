@@ -17,7 +17,7 @@ from chimerac.compiler.command.values import layer_counts, state_of
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.profiles import find_profile, link_from_text
 
-# The attributes of the options that need --model, besides --precision.
+# The attributes of the options that need --model, besides --precision and --optimizer.
 NEED_MODEL = ("memory", "split", "partition", "micro_batch", "seq_len", "profile")
 
 

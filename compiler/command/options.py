@@ -53,7 +53,8 @@ def add_output(p: argparse.ArgumentParser, help: str = "write to a file instead 
 def add_compiling(p: argparse.ArgumentParser) -> None:
     machine = p.add_mutually_exclusive_group()
     machine.add_argument("--machine", metavar="M", choices=MACHINES,
-                         help=f"verify that it ends on this machine: {', '.join(MACHINES)}; default window")  # fmt: skip
+                         help=f"verify that the program ends on this machine: {', '.join(MACHINES)}; default window, or the "
+                         "machine of a compiled program")  # fmt: skip
     machine.add_argument("--for", metavar="M", dest="arrange", choices=MACHINES,
                          help="the same, with transfers and collectives arranged for this machine")  # fmt: skip
 

@@ -55,8 +55,8 @@ def _run(options: argparse.Namespace) -> None:
         found = best_partition(program, model, limit, costs, state, recomputing)
         program = program.with_partition(found.partition)
         if found.bound < found.slowest:
-            faster = f"a slowest stage of {found.bound / found.slowest:.3f} times this one's cost was not ruled out"
-            write_stderr(f"this partition may not be the best: {faster}\n")
+            other = f"one whose slowest stage costs {found.bound / found.slowest:.3f} times as much was not ruled out"
+            write_stderr(f"this partition may not be the best: {other}\n")
     assert program.partition is not None, "it was just given one"
     write_stdout(partition_table(program, model, state, costs))
     if options.output is not None:

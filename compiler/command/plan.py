@@ -39,7 +39,7 @@ DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  # of run.py, by the precision 
 def run(argv: Sequence[str]) -> int:
     """Print the result, write the plan if -o names a file, and return the exit status.
 
-    After Ctrl-C the result is the best so far, and the status is 130.
+    After Ctrl-C the result is the best so far, and the status is 130. If nothing is found yet, KeyboardInterrupt is raised.
     """
     options = plan_parser().parse_args(argv)
     try:
@@ -121,7 +121,10 @@ def _numbers(option: str, text: str) -> list[int]:
 
 
 def _progress(stack: ExitStack) -> Callable[[int, int], None]:
-    """Return the function that draws the progress: a bar on stderr if it is a terminal. stack: removes the bar at its end."""
+    """Return the function that draws the progress: a bar on stderr. If stderr is no terminal, the function does nothing.
+
+    stack: removes the bar at its end.
+    """
     if sys.stderr is None or not sys.stderr.isatty():
         return lambda done, total: None
     from tqdm import tqdm  # start-up: 0.1 s, only for a terminal
@@ -196,7 +199,7 @@ class _Plan:
         return "\n".join([*self._counts(), "", *self._table(), "", *self._drawing(), "", *command]) + "\n"
 
     def json(self) -> str:
-        """Return the facts of `text` as JSON, and the settings of run.py."""
+        """Return as JSON the problem, the counts, the rows of the table and of the drawing, and the settings of run.py."""
         result, p = self.result, self.problem
         found = {
             "model": p.model,
@@ -278,7 +281,7 @@ class _Plan:
         return "-" if o.makespan is None else f"{samples_per_second(self.problem.batch, o.makespan):.1f}"
 
     def _reason(self, o: Outcome) -> str:
-        """Return what a configuration loses by: memory, or the part of its time that most exceeds that of the best."""
+        """Return what a configuration loses by: memory, the part of its time that most exceeds that of the best, or nothing."""
         if o.makespan is None:
             return f"memory: {_size(o.memory - self.problem.limit)} too much"
         assert self.best.makespan is not None, "it runs"

@@ -1,4 +1,4 @@
-"""`chimerac search`: a fast order for a schedule's placement, with a proved bound, or a text that is good at several sizes."""
+"""`chimerac search`: a fast order of a schedule's tasks, with a proved bound, or a text that is good at several sizes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _search_texts(options: argparse.Namespace) -> int:
 
 
 def _print_score(found: EvaluatedText) -> None:
-    write_stderr(f"mean makespan / bound {found.score:.4f}\n")
+    write_stderr(f"mean of makespan / bound: {found.score:.4f}\n")
 
 
 def _size(text: str) -> dict[str, int]:
@@ -116,7 +116,7 @@ def _source(options: argparse.Namespace) -> Source:
 
 
 def _search_orders(options: argparse.Namespace) -> int:
-    """Search for an order, and write its schedule and its certificate; return the exit status."""
+    """Search for an order, and write its schedule and, if it has a path, its certificate; return the exit status."""
     for name in OF_TEXTS:
         if getattr(options, name) is not None:
             raise refuse("E002", f"--{name} is for a search of texts: give --texts, too")
@@ -184,7 +184,7 @@ def _search_orders(options: argparse.Namespace) -> int:
         progress = Progress(seconds)
         state = search(problem, known, 0 if placed and placed.is_interrupted else seconds, options.seed, progress.show_state)
         progress.close()
-        bound = None  # of every placement
+        bound = None  # a lower bound for all placements, with --placements
         if placed is not None:
             rescaled = problem.scale / placed.problem.scale
             bound = int(placed.bound * rescaled)
@@ -239,19 +239,23 @@ def _seconds(text: str) -> float:
 def _check_paths(options: argparse.Namespace) -> str | None:
     """Return the path of the certificate: '-' for stdout, None where none is written.
 
-    Raises ChimeraError: E002 if two of the schedule, the file of --costs and the two outputs are the same file, or if both
-    outputs go to stdout; E003 if the folder of an output does not exist.
+    Raises ChimeraError: E002 if two of the inputs and the two outputs have the same path, or if both outputs go to stdout; E003
+    if the folder of an output does not exist.
     """
     path: str | None = options.certificate
     if path is None and options.output is not None:
         path = f"{options.output.removesuffix('.sched')}.json"
-    named = [name for name in (options.schedule, options.costs_path, options.output, path) if name not in (None, "-")]
+    # The last two may be names of a model and of a profile that are no files. Then no path is equal to theirs.
+    inputs = (options.schedule, options.costs_path, options.partition, options.model, options.profile)
+    named = [name for name in (*inputs, options.output, path) if name not in (None, "-")]
     if path == "-" and options.output is None:
         raise refuse("E002", "--certificate -: stdout gets the schedule", help="give -o PATH for the schedule")
     paths = [os.path.realpath(name) for name in named]
     for k, name in enumerate(named):
         if paths[k] in paths[:k]:
-            raise refuse("E002", f"{name} is named twice: one of them would be written over", help="give another path")
+            help = "give the inputs, -o and --certificate different paths; without --certificate, the certificate gets the "
+            help += "path of -o, with .json"
+            raise refuse("E002", f"{name} is named twice", help=help)
     for output in (options.output, path):
         check_folder(output)
     return path
@@ -309,7 +313,7 @@ def _check_memory_options(options: argparse.Namespace) -> None:
         if options.optimizer is not None or options.zero:
             raise refuse("E002", f"{'--zero' if options.zero else '--optimizer'} is for --memory: give it, too")
         if options.model is not None and options.profile is None:
-            raise refuse("E002", "--model gives nothing to a search without its times: give --profile NAME, too, or --memory")
+            raise refuse("E002", "--model alone changes nothing in a search: give --profile NAME, too, or --memory")
     elif options.limit is not None:
         raise refuse("E002", "--memory and --limit both say what a rank may hold: give one of them")
 
@@ -317,12 +321,13 @@ def _check_memory_options(options: argparse.Namespace) -> None:
 def _with_partition(program: Program, profile: Profile | None, options: argparse.Namespace) -> Program:
     """Return the program with a partition of --model.
 
-    Raises ChimeraError: E002 for --hop or --costs beside a profile, which has its own times of messages; others as `model_for`
-    and `with_partition`.
+    Raises ChimeraError: E002 for --hop or --costs beside a profile, which has its own times of tasks and messages; others as
+    `model_for` and `with_partition`.
     """
-    for option, value in (("--hop", options.hop), ("--costs", options.costs_path)):
-        if value is not None and profile is not None:
-            raise refuse("E002", f"--profile and {option} both say how long messages take: give one of them")
+    if profile is not None and options.hop is not None:
+        raise refuse("E002", "--profile and --hop both say how long messages take: give one of them")
+    if profile is not None and options.costs_path is not None:
+        raise refuse("E002", "the file of --costs is not read with --profile, which gives all times: give one of them")
     model = model_for(program, options, profile)
     assert model is not None, "--model is given"
     return with_partition(program, model, options)
@@ -349,6 +354,6 @@ def _given_by_profile(program: Program, profile: Profile, options: argparse.Name
 
 def _limit(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,15}", text):
-        message = f"--limit {text}: expected a number of activations, or what they hold in the file's unit"
+        message = f"--limit {text}: expected a number of activations, or a number in the unit of those in the file of --costs"
         raise refuse("E002", message)
     return int(text)

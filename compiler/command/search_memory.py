@@ -39,7 +39,8 @@ class SearchMemory:
 
         program: with a partition of --model; split: whether every backward is split; None: as in the program.
 
-        Raises ChimeraError: E002 for a value that --memory or --optimizer cannot have; others as `model_for`, `memory_limits`.
+        Raises ChimeraError: E002 for a value that --memory or --optimizer cannot have, and for --zero without an optimizer;
+        others as `model_for` and `memory_limits`.
         """
         if options.memory is None:
             return None
@@ -55,7 +56,11 @@ class SearchMemory:
         return replace(given, activations=self.limits.activations, limits=self.limits.limits)
 
     def limits_for(self, program: Program, pipes: Sequence[Pipe]) -> tuple[int, ...]:
-        """Return the limits of the ranks for the placements of `pipes`, with which they hold the weights of other stages."""
+        """Return the limits of the ranks for the placements of `pipes`.
+
+        With these placements the ranks hold the weights, gradients and optimizer state of other stages. program: the one with
+        the placements that `self.limits` are for.
+        """
         h = program.header
         moved = tuple(replace(pipe, placement=other.placement) for pipe, other in zip(h.pipes, pipes, strict=True))
         stages = self.model.stage_sums(partition_for(program.partition, self.model, h.stages).layers)

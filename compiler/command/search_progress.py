@@ -32,7 +32,8 @@ def summary(
     """Return the lines of the summary.
 
     state: of the search for an order; program: the given one; problem: the searched one; unit: what follows the makespan, such
-    as ' ms'; '' if the costs have no named unit; bound_of_every_placement: as in `Placed`; None without --placements.
+    as ' ms'; '' if the costs have no named unit; bound_of_every_placement: a lower bound of the makespan that holds for every
+    placement, in times of `problem`; None without --placements.
     """
     assert state.best is not None, "a search ends with an order"
     makespan, bound = (Fraction(x) / problem.scale for x in (state.best.makespan, state.bound))

@@ -22,7 +22,7 @@ assert tuple(PARTS) == tuple(TOUR_PARTS), "the help of the command line names th
 
 
 def run(argv: Sequence[str], chimerac: Callable[[Sequence[str]], int]) -> int:
-    """Run the tour or one part of it, and return the exit status. chimerac: runs the commands that the tour shows."""
+    """Run the tour or one part of it, and return the exit status. chimerac: runs the command chimerac, as in `Guide`."""
     options = tour_parser().parse_args(argv)
     guide = Guide(chimerac, not options.yes and _is_terminal(), columns(None, None) or MAX_COLUMNS)
     try:
@@ -47,6 +47,8 @@ def _run(guide: Guide, part: str | None) -> int:
         if name != first:
             guide.wait()
         status = PARTS[name](guide) or status
+        if status == autotune.INTERRUPTED:
+            break
     return status
 
 

@@ -78,8 +78,8 @@ def state_of(optimizer: str | None, zero: bool, precision: str = "float32", prof
     profile: its optimizer is used if --optimizer is not given. Raises ChimeraError E002 for an unknown optimizer, and for
     --zero without one.
     """
-    # factor: bytes of the optimizer's state for each byte of a gradient.
-    if optimizer is None and profile is not None:
+    # factor: bytes of the optimizer's state for each byte of a float32 gradient.
+    if optimizer is None and profile is not None and profile.optimizer != "none":
         state, gradients = (sum(getattr(x, f"{name}_bytes") for x in profile.layers) for name in ("optimizer", "gradient"))
         factor = Fraction(state, gradients) if gradients else Fraction(0)
     elif optimizer in (None, "none"):

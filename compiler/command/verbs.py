@@ -1,7 +1,7 @@
 """The verbs of the command: the options and the help of each.
 
 Functions that several verbs share read the attributes of options that not every verb has. A parser sets those that its verb
-lacks (`set_defaults`).
+lacks and that such a function needs (`set_defaults`).
 """
 
 from __future__ import annotations
@@ -27,18 +27,21 @@ the reason in its row. Runs that train are compared by another command: python -
 DIFF = """\
 Show what differs between two schedules or programs: for each rank the instructions that moved (~), that only A has (-) and
 that only B has (+), and what this does to makespan, bubbles and memory. Exit status: 0 if both have the same instructions in
-the same order, 1 if they differ, 2 for an error. Names, parameters and costs do not count as differences."""
+the same order and equal headers (such as sizes, placements and limits), 1 if they differ, 2 for an error. The names of
+schedules and pipes, parameters, costs and partitions do not count as differences."""
 
 SEARCH = """\
 Search for an order of the tasks of a schedule's placement with a smaller makespan, for given costs, links and limits. List
 scheduling comes first, then simulated annealing and, on small cases, a solver, until the time is over or the bound is reached.
-The result is a schedule (order listing) and a certificate of its bound. Needs: pip install 'chimerac[search]'
+The result is a schedule (order listing) and, with -o or --certificate, a certificate of its bound.
+Needs: pip install 'chimerac[search]'
 With --texts the search is for a text with parameters, whose order is made by rules; it needs no extra packages."""
 
 PLAN = """\
 Choose how to train a model on a number of ranks: schedule, ranks of a replica (D), replicas (W), parameters of the
-schedule, micro-batch size and recomputation. Configurations that do not fit into memory are dropped. The others are
-ranked by the simulation of their compiled programs. The result is written as a file for interpreter/run.py."""
+schedule, micro-batch size, recomputation and ZeRO-1. Configurations that do not fit into memory, or cannot be the fastest,
+are dropped. The programs of the others are compiled and simulated, and the fastest is taken. With -o it is written to a
+file for interpreter/run.py."""
 
 TOUR = """\
 A guided tour in five parts, with explanations and choices. It begins with what a pipeline is and what a bubble is.
@@ -46,8 +49,8 @@ Without a terminal, and with --yes, it asks nothing."""
 
 SERVE = """\
 Open the playground, a page on this host: an editor for a schedule's text with its timeline beside it, compiled as you type.
-Errors are underlined in place, parameters and costs are sliders, and everything can be downloaded. Only this host can reach
-it, at an address with a random token. A compilation has limits of time and memory. Ctrl-C ends it."""
+Errors are underlined in place, parameters and costs are sliders, and products of --emit can be downloaded. Only this host
+can reach it, at an address with a random token. A compilation has limits of time and memory. Ctrl-C ends it."""
 
 WATCH = """\
 Compile a schedule again whenever its file changes, and draw its timeline or its errors in the terminal. Ctrl-C ends it."""
@@ -119,7 +122,8 @@ def diff_parser() -> argparse.ArgumentParser:
     shared.add_profile(p)
     shared.add_link(p)
     shared.add_partition(p)
-    p.add_argument("--all", action="store_true", help="show all instructions that differ, not only the first of each rank")
+    p.add_argument("--all", action="store_true",
+                   help="show all instructions that differ, not only the first few of each kind on each rank")  # fmt: skip
     shared.add_output(p)
     return p
 
@@ -136,9 +140,9 @@ def search_parser() -> argparse.ArgumentParser:
     p.add_argument("--costs", metavar="PATH", dest="costs_path",
                    help="a JSON file with costs of each stage, links between ranks, activations and limits")  # fmt: skip
     p.add_argument("--limit", metavar="L",
-                   help="the most activations that a rank may hold, in the unit of the file's activations; default: as many as "
-                   "the schedule itself; with --texts a formula such as D, or none for no limit; default there: the "
-                   "schedule's own, or D")  # fmt: skip
+                   help="the most activations that a rank may hold, in the unit of those in the file of --costs; default: the "
+                   "limits in that file, or else the most that a rank of the schedule holds; with --texts a formula such as "
+                   "D, or none for no limit; default there: the schedule's own, or D")  # fmt: skip
     backward = p.add_mutually_exclusive_group()
     backward.add_argument("--split", dest="backward", action="store_const", const="split",
                           help="split every backward into I and W; default: as in the schedule")  # fmt: skip
@@ -151,8 +155,8 @@ def search_parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", metavar="K", type=shared.integer_option, default=0, help="of the random numbers, default 0")
     shared.add_output(p, "write the schedule to a file instead of stdout")
     p.add_argument("--certificate", metavar="PATH", type=shared.output_path,
-                   help="where the certificate goes; - is stdout; default: the path of -o, with .json in the place of .sched; "
-                   "without -o none is written")  # fmt: skip
+                   help="where the certificate goes; - is stdout, with -o; default: the path of -o, with .json in the place of "
+                   ".sched, and without -o no certificate")  # fmt: skip
     shared.add_description(p)
     shared.add_memory(p)
     shared.add_profile(p)
@@ -166,7 +170,7 @@ def search_parser() -> argparse.ArgumentParser:
     p.add_argument("--hops", metavar="HOP", nargs="+",
                    help="with --texts: the times of a message, in forwards of the first stage; default 0 0.1 0.5")  # fmt: skip
     p.add_argument(
-        "--tries", metavar="K", type=shared.integer_option, help="with --texts: the number of texts that are tried, default 300"
+        "--tries", metavar="K", type=shared.integer_option, help="with --texts: the most texts that are tried, default 300"
     )
     return p
 

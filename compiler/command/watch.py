@@ -1,4 +1,4 @@
-"""`chimerac watch`: compile a file again whenever it changes, and show its timeline or its findings in the terminal."""
+"""`chimerac watch`: compile a file again whenever it changes, and show its timeline, another product, or its findings."""
 
 from __future__ import annotations
 

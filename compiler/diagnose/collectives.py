@@ -12,8 +12,8 @@ from chimerac.compiler.verify import findings
 from chimerac.compiler.verify.collectives import RowsByRank, check_gradient_sync, cycle_of_groups
 from chimerac.compiler.verify.index import ProgramIndex
 
-NOTHING_FOUND = "no move of one of them was found that corrects it"
-MAX_TRIED = 2_000_000  # instructions verified in all trials together; each trial verifies the whole program
+NOTHING_FOUND = "no move of one of these collectives was found that gives all of them one order"
+MAX_TRIED = 2_000_000  # instructions verified in all trials; each verifies the whole program, and at least one is made
 MAX_SHORTENED = 60  # groups of a cycle; in a longer one no shorter cycle is searched for
 
 

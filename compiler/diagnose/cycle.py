@@ -17,12 +17,13 @@ MAX_SHOWN = 12  # the most waits, ranks or lines of a cycle that a finding shows
 
 
 def shortest_cycle(target: Ints, source: Ints, lane: Ints) -> list[int]:
-    """Return the numbers of the waits in a cycle with as few waits as possible; there must be a cycle.
+    """Return the numbers of the waits in a cycle with as few waits as possible.
 
-    Wait k: node target[k] cannot run before node source[k]. lane[x] is the lane of node x, for instance its rank.
-    Nodes of one lane have consecutive numbers and run one after another. In a cycle, the source of each wait is the target of
-    the next wait, or comes after that target in its lane. The search is complete for up to about a thousand waits. Beyond
-    that it stops after visiting MAX_WORK waits, with the shortest cycle found so far.
+    Wait k: node target[k] cannot run before node source[k] has run. There must be a wait, and none may ever be satisfied: then
+    there is a cycle. lane[x] is the lane of node x, for instance its rank; lanes are ascending. Nodes of one lane run one after
+    another. In a cycle, the source of each wait is the target of the next wait, or comes after that target in its lane. The
+    search is complete for up to about a thousand waits. With more it may stop after visiting MAX_WORK waits, with the shortest
+    cycle found so far.
     """
     order = np.argsort(target, kind="stable")
     target, source = target[order], source[order]
@@ -71,7 +72,7 @@ def _path(predecessor: dict[int, int], last: int) -> list[int]:
 
 
 def _any_cycle(begins: list[int], ends: list[int]) -> list[int]:
-    """Return any cycle: from each wait go to the first wait of its source's lane, until a wait repeats."""
+    """Return any cycle: go from a wait to the first wait of its source's lane, and so on, until a wait repeats."""
     seen: dict[int, int] = {}  # wait -> the start from which it was reached
     for start in range(len(begins)):
         k = start

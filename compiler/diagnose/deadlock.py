@@ -20,10 +20,10 @@ from chimerac.compiler.tasks import TaskIndex, Timing, data_edges
 
 
 def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, trials: Trials) -> ChimeraError:
-    """Return the finding for a program of tasks whose streams wait for each other in a cycle.
+    """Return the finding for a program of tasks whose order deadlocks.
 
-    It also names the lines of the schedule that ordered the tasks of the cycle. timing: the simulated times of that program;
-    trials: tries changes of the schedule's text.
+    The finding also names the lines of the schedule that ordered the tasks of the cycle, or of the overlapped pair that waits
+    for itself. timing: the simulated times of that program; trials: tries changes of the schedule's text.
     """
     program = ordered.program
     target, source, row_of_pair = _waits(program, timing)
@@ -42,7 +42,8 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
         notes.append(f"rank {rank} runs {' before '.join(names)}, which {task_name(program, int(target[wait]))} needs")
         ranks.append(rank)
     rows = [int(row) for wait, following in cycle for row in (source[wait], target[following])]
-    # Per wait two spans: of the task that is needed, and of the task that runs before it on the same rank, and so too early.
+    # Per wait two spans: of the needed task, and of the task that comes too early in the order of its rank.
+    # These may be the same task.
     spans = [ordered.span(row) for row in rows]
     distinct = sorted(set(ranks))
     drawn = distinct[:MAX_SHOWN]
@@ -87,9 +88,9 @@ def _stop(program: Program, timing: Timing, rank: int) -> int:
 
 
 def _another_order(program: Program) -> str:
-    """Return the help that names tasks to move earlier so that the order runs, if necessary without overlapped pairs.
+    """Return the help with a change after which the order runs: tasks move earlier, or no tasks overlap, or both.
 
-    Return '' if no such moves were found.
+    Return '' if no such change was found.
     """
     repaired = repair_order(program)
     if repaired is not None:

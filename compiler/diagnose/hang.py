@@ -1,4 +1,4 @@
-"""Explain a hang: the shortest cycle of waits, how far the ranks get, and a change that was tried (E440).
+"""Explain a hang: the shortest cycle of waits that is found, how far the ranks get, and what would help (E440).
 
 A note describes the cycle like this:
 
@@ -21,6 +21,7 @@ from typing import assert_never
 
 import numpy as np
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.machines import machine_name
@@ -33,9 +34,9 @@ from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import hang_on, machines
 from chimerac.compiler.verify.waits import COLLECTIVES, END, Hang, Reason
 
-NOTHING_FOUND = "it ends on no machine, and no move of a single instruction was found that corrects it"
+NOTHING_FOUND = "it ends on no machine, and no moves of instructions were found that correct it"
 MAX_MOVES = 4  # moves in one suggestion
-MAX_TRIED = 2_000_000  # instructions verified in the search for a suggestion
+MAX_TRIED = 2_000_000  # instructions of the changed programs that are verified in the search for moves
 LARGER_WINDOWS = 8  # how many larger windows are tried
 
 
@@ -49,7 +50,7 @@ def _relation(index: ProgramIndex, hang: Hang, reason: Reason, target: int, sour
         case Reason.END:
             return "waits until this end of it is posted"
         case Reason.WINDOW:
-            return "waits, because the window of its channel is full, for"
+            return "waits, as the window of the channel requires, for"
         case Reason.QUEUE:
             return f"queues on rank {_queue_rank(index, hang, target, source)} behind"
         case _:
@@ -79,7 +80,7 @@ def _cycle(index: ProgramIndex, hang: Hang) -> list[int]:
     """
     waits = hang.waits
     unsatisfied = np.flatnonzero(~hang.done[waits.source] & ~hang.done[waits.target])
-    # A stream is a lane, and so is each completion.
+    # The lanes for `shortest_cycle`: each stream, and each completion alone.
     lane = np.concatenate([index.rank, index.program.world + np.arange(waits.nodes - len(index.program))])
     numbers: list[int] = unsatisfied[shortest_cycle(waits.target[unsatisfied], waits.source[unsatisfied], lane)].tolist()
     return numbers
@@ -90,7 +91,7 @@ def _chain(index: ProgramIndex, hang: Hang, cycle: list[int]) -> Iterator[str]:
     waits = hang.waits
     for k, (wait, following) in enumerate(consecutive_pairs(cycle)):
         if k == MAX_SHOWN:
-            yield f"... and {len(cycle) - MAX_SHOWN} more waits, back to the first"
+            yield f"... and {count_text(len(cycle) - MAX_SHOWN, 'more wait')}, back to the first"
             return
         target, source, reason = int(waits.target[wait]), int(waits.source[wait]), int(waits.reason[wait])
         words = _relation(index, hang, Reason(reason), target, source)

@@ -28,7 +28,11 @@ from chimerac.compiler.verify.index import ProgramIndex
 
 
 def help_with_text(error: ChimeraError, source: Source) -> ChimeraError:
-    """Return the findings about a text that the parser refuses: with help if it is a syntax error, else as they are."""
+    """Return the findings about a text that `parse` refuses.
+
+    Instead of a ParseError, which has one finding, return the syntax errors that can be told apart, with help. Other findings
+    stay as they are.
+    """
     return explain_text(source) if isinstance(error, ParseError) else error
 
 
@@ -39,7 +43,7 @@ def help_with_compilation(error: ChimeraError, results: PassResults) -> ChimeraE
         return help_with_text(error, results.source)
     if error.diagnostics[0].code == "E210":
         return suggest_parameters(error, schedule, results.parameters, results.budget.share(parts=4), results.recompute)
-    if spec is None or error.diagnostics[0].code == "E211":  # E211: the program is too large, or no operations are left
+    if spec is None or error.diagnostics[0].code == "E211":  # E211: a size out of bounds, or no operations left
         return error
     if isinstance(error, SchedulerStuckError):
         return ChimeraError([explain_stuck(error.scheduler)])

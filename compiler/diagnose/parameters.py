@@ -16,11 +16,11 @@ from chimerac.compiler.syntax.walk import names_in
 from chimerac.compiler.tasks import checked_times
 
 MAX_CHANGE = 64  # the largest change of a parameter in the search for a value that meets a requirement
-MAX_PAIR_CHANGE = 8  # the same for two parameters that change at once: the largest sum of the two changes, without signs
+MAX_PAIR_CHANGE = 8  # the same for two parameters that change at once: the largest sum of the two changes, without their signs
 MAX_PAIRS = 4  # pairs of parameters that are tried
 MAX_SEARCH = 2**20  # operations of the search for one requirement, without the compilations
-MAX_TRIED = 400_000  # tasks compiled in the search for one requirement
-MAX_COMPILED = 16  # compilations in the search for one requirement
+MAX_TRIED = 400_000  # tasks of the schedules that are compiled in the search for one requirement (`_Trial.tasks`)
+MAX_COMPILED = 16  # compilations in the search for one requirement (`_Trial.compiled`)
 _PAIR_CHANGES = range(-MAX_PAIR_CHANGE, MAX_PAIR_CHANGE + 1)
 # What is added to the two parameters of a pair, small changes first.
 _SHIFTS = sorted(
@@ -54,7 +54,8 @@ class _Trial:
     """Compiles a schedule with other parameters.
 
     given: the parameters of the compilation; budget, recompute: as in `resolve`; searched: operations so far, without those of
-    compilations; compiled: how many compilations so far; tasks: how many tasks these had together.
+    compilations; compiled: how many compilations so far have passed `resolve`; tasks: how many forwards and backwards these had
+    together, where a split backward counts as one.
     """
 
     schedule: n.Schedule
@@ -68,7 +69,7 @@ class _Trial:
     def works(self, changed: Values) -> bool:
         """Return whether the schedule meets its requirements and compiles with these parameters changed.
 
-        Once a limit of the search is reached, return False without trying.
+        Once MAX_SEARCH, MAX_COMPILED or the budget is reached, return False without trying.
         """
         if self.searched > MAX_SEARCH or self.compiled >= MAX_COMPILED or self.budget.left <= 0:
             return False
@@ -78,7 +79,7 @@ class _Trial:
         return is_allowed and self._compiles(parameters)
 
     def _compiles(self, parameters: Values) -> bool:
-        """Return whether the passes up to the times of the tasks accept these parameters."""
+        """Return whether the passes up to the times of the tasks accept these parameters; False above MAX_TRIED tasks."""
         try:
             spec = resolve(self.schedule, parameters, self.budget, self.recompute)
             self.compiled += 1
@@ -101,7 +102,7 @@ def _help(schedule: n.Schedule, requirement: n.Require, given: Values, trial: _T
     if current is None:
         return ""
     names = set(names_in(requirement.condition))
-    # Of the parameters that a requirement names, it is taken to be about the one that is declared last: `N % D == 0` is about N
+    # Of the parameters that a requirement names, the one that is declared last is changed first: for `N % D == 0` this is N,
     # if `param N` comes after `param D`.
     involved = [p for p in params if p in names][::-1]
     for name in involved:

@@ -11,7 +11,7 @@ from chimerac.chimera_ir.program import OVERLAP, Program
 from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 
 MAX_WORK = 500_000  # tasks and dependencies examined, and list entries moved, in the search for a suggestion
-MAX_SHOWN = 8  # moves that a suggestion shows
+MAX_SHOWN = 8  # moves that a suggestion shows, at most
 
 
 class _SearchLimitError(Exception):
@@ -88,7 +88,7 @@ def repair_order(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None
     """Return a program of tasks without the deadlock, and the moves that lead to it; no moves if the tasks do not deadlock.
 
     A move is (row that moves earlier, row before which it moves). tasks: those of one replica. Return None if no such program
-    is found: the search takes more than MAX_WORK, or overlapped pairs wait for each other.
+    is found: the search takes more than MAX_WORK, or overlapped pairs wait for each other or for themselves.
     """
     ranks = _Ranks(tasks)
     moves: list[tuple[int, int]] = []
@@ -114,7 +114,7 @@ def repair_order(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None
 
 
 def task_name(tasks: Program, row: int) -> str:
-    """Return the name of a task for messages; an overlapped pair has one name."""
+    """Return the name of a task for messages. The first row of an overlapped pair gives the name of the pair."""
     text = tasks.text(row)
     return f"{text.removesuffix(' overlap')} & {tasks.text(row + 1)}" if tasks.table.flags[row] & OVERLAP else text
 

@@ -24,8 +24,8 @@ def add_source_lines(error: ChimeraError, spec: Spec, ordered: Ordered, program:
 def suggest_arranging(error: ChimeraError, arranged: Program, keep: bool = False) -> ChimeraError:
     """Return the findings of the verifier. If arranging the program corrects it, the help of E440 and E453 says so.
 
-    arranged: the program arranged for its machine. keep: whether the help of a finding stays before the new one; False for a
-    compiled schedule, whose transfers cannot be moved by hand.
+    arranged: the program arranged for its machine. keep: whether the help of a finding stays before the new one, unless that
+    help only says that nothing was found; False for a compiled schedule, whose transfers cannot be moved by hand.
     """
     if findings(arranged):
         return error
@@ -57,7 +57,7 @@ def suggest_order(error: ChimeraError, tasks: Program) -> ChimeraError:
 
 
 def _with_source_lines(d: Diagnostic, spec: Spec, ordered: Ordered, program: Program) -> Diagnostic:
-    """Return a finding with the span of the limit that it names, or with notes on the lines that order the rows it names."""
+    """Return a finding with the span of the limit that it names, else with notes on the lines that order the rows it names."""
     limit = next((name for name in spec.limits if f"limits.{name}" in d.about), None)
     if limit is not None:
         return replace(d, span=spec.limits[limit], label=f"{limit} <= {spec.header.limits[limit]}")
@@ -66,12 +66,12 @@ def _with_source_lines(d: Diagnostic, spec: Spec, ordered: Ordered, program: Pro
 
 
 def order_notes(spans: Iterable[Span]) -> list[str]:
-    """Return one note per line of the schedule that these spans are on, at most MAX_SHOWN and one that counts the others."""
+    """Return one note per line on which these spans begin, at most MAX_SHOWN, and one more that counts the others."""
     places = dict.fromkeys((s.source.name, s.line, s.source.line(s.line).strip()) for s in spans)
     return shown([f"ordered by {name}:{line}: {text}" for name, line, text in places], "lines")
 
 
 def order_spans(ordered: Ordered, program: Program, rows: Iterable[int]) -> list[Span]:
-    """Return the spans of the schedule's text that determine the order of these rows of a lowered program."""
+    """Return the spans of the schedule's text that order these rows of a lowered program; none for a rank without tasks."""
     origins = ordered.origins(program)
     return [ordered.spans[origins[row]] for row in rows if origins[row] >= 0]

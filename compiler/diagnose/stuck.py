@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimerac.chimera_ir.instructions import FORMS, Op
 from chimerac.compiler.order.greedy import FORWARD, Counter, Scheduler, blocking_limit, run, scheduler_of, stuck_message
@@ -13,7 +14,7 @@ from chimerac.compiler.resolve.spec import Bound
 
 MAX_TRIED = 500_000  # tasks ordered in the search for a suggestion
 MAX_RUNS = 40  # runs of the scheduler in the search for a suggestion
-MAX_SHOWN = 8  # ranks that the finding names
+MAX_SHOWN = 8  # ranks that the finding names, at most
 
 
 def explain_stuck(state: Scheduler) -> Diagnostic:
@@ -28,7 +29,8 @@ def explain_stuck(state: Scheduler) -> Diagnostic:
         name = f"{FORMS[state.ops[kind]].letter} {h.pipes[state.cell[key] // h.stages].name} s{stage} m{m}"
         notes.append(f"rank {rank} has {limit.value} of {limit.bound}{reserve}: {name} may not start")
     _, _, first = full[0]
-    notes = notes[:MAX_SHOWN]
+    if len(notes) > MAX_SHOWN:
+        notes[MAX_SHOWN:] = [f"and {count_text(len(notes) - MAX_SHOWN, 'more rank')}"]
     return Diagnostic("E305", stuck_message(state), first.span, "this limit", notes=tuple(notes), help=_help(state, first))
 
 
@@ -48,7 +50,7 @@ def _full_limits(state: Scheduler) -> Iterator[tuple[int, int, Counter]]:
 
 
 def _help(state: Scheduler, first: Counter) -> str:
-    """Return the help: limits that were tried, or advice. first: the limit that the finding shows."""
+    """Return the help: larger limits that were tried, advice, or both. first: the limit that the finding shows."""
     found = _sufficient_limits(state, first.span)
     backward = "F - W" if Op.BWD_WEIGHT in state.order.kinds else "F - B"
     advice = f"limit {backward} instead, a count that every backward lowers"
@@ -65,8 +67,8 @@ def _help(state: Scheduler, first: Counter) -> str:
 def _sufficient_limits(state: Scheduler, first: Span) -> list[Bound]:
     """Return limits, raised so that the scheduler finishes; [] if none was found.
 
-    The limit `first` is raised by 1, 2, 4, ... If the scheduler then gets stuck at limits that are not raised yet, these are
-    raised too, by the same amount. Once it finishes, the least amount that is sufficient is searched for. A limit that is
+    The limit `first` is raised by 1, 2, 4, ... If the scheduler then gets stuck only at limits that are not raised yet, these
+    are raised too, by the same amount. Once it finishes, the least amount that is sufficient is searched for. A limit that is
     raised enough forbids nothing, so the search fails only if it exceeds MAX_RUNS, MAX_TRIED or what is left of the budget.
     first: the span of the limit to raise first.
     """

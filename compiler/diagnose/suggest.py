@@ -1,7 +1,7 @@
 """The edits that are tried for an order that deadlocks, has too few or too many tasks, or two tasks of a rank on one tick.
 
-For two tasks on one tick, edits that keep the order among tasks of one kind come first. Edits that shift ticks by large amounts
-are tried only if no other edit helps.
+For two tasks on one tick, edits that keep the order among tasks of one kind are preferred. Edits that shift ticks by large
+amounts are tried only if no other edit helps.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ MAX_NOTED = 5  # findings with the same cause that notes list
 def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials, written: Program | None = None) -> str:
     """Return the help with an edit that was tried, under which a deadlocked order runs. Return '' if none was found.
 
-    early: the spans of the rules that put the tasks of the cycle too early; written: the tasks in the original order; None: how
-    many tasks an edit reorders does not count.
+    early: the spans of the text that orders tasks of the cycle too early; in an order by ticks, amounts are added only to the
+    ticks of these rules and fills. written: the tasks in the original order; None: how many tasks an edit reorders does not
+    count.
     """
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
     match order:

@@ -18,7 +18,7 @@ from chimerac.compiler.syntax.parse import ErrorPosition, count_tokens, syntax_e
 MAX_SYNTAX_ERRORS = 10  # fewer in a long text, which is parsed once more for each
 MAX_TOKENS_TRIED = limits.TOKENS // 4  # tokens of all changed texts that are parsed to find help
 
-# The terminals that are not in `Place.allowed`: names, numbers, operators and the end of the text.
+# The terminals that are not in `Place.allowed`: names, numbers, operators except `not`, and the end of the text.
 _WITHOUT_TEXT = frozenset(("NAME", "INT", "PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND", "$END"))
 # Where a statement, a rule of order ticks or a block may begin, or a block end.
 _STARTS = re.compile(
@@ -28,7 +28,7 @@ _STARTS = re.compile(
 
 
 def explain_text(source: Source) -> ChimeraError:
-    """Return the syntax errors of a text that can be told apart, at most MAX_SYNTAX_ERRORS; there must be one."""
+    """Return the syntax errors that can be told apart, at most MAX_SYNTAX_ERRORS. The text must have a syntax error."""
     tokens = count_tokens(source)
     max_errors = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // tokens))
     found: list[Diagnostic] = []
@@ -110,7 +110,7 @@ def _place(source: Source, stop: ErrorPosition) -> Place:
     texts = terminal_texts()
 
     def follow(end: int) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the terminals that may follow the text up to `end`, and the texts of those that are keywords or symbols."""
+        """Return the terminals that may follow the text up to `end`, and the texts of those that are not in _WITHOUT_TEXT."""
         expected = terminals_after(source.text, end)
         return expected, frozenset(texts[t] for t in expected - _WITHOUT_TEXT if t in texts)
 

@@ -16,8 +16,10 @@ from chimerac.compiler.resolve.resolve import resolve
 from chimerac.compiler.resolve.values import parameter_values
 from chimerac.compiler.syntax import nodes as n
 
-MAX_TASKS_FOR_LARGER_SIZE = 20_000  # a schedule with more tasks at the given size is tried only there
-MAX_DIFFERENT = 2  # how many sizes with another ratio of two parameters are tried
+# With more tasks than this at the given size, edits are tried only there. Sizes of other ratios, and that of the defaults, are
+# left out if they have more tasks.
+MAX_TASKS_FOR_LARGER_SIZE = 20_000
+MAX_DIFFERENT = 2  # sizes with another ratio of two parameters that are tried, at most
 
 Sizes = Mapping[str, int]
 
@@ -54,7 +56,7 @@ def trial_sizes(
         return found
 
     def header_at(parameters: Sizes) -> Header | None:
-        """Return the header at a size; None if the schedule does not allow the size."""
+        """Return the header at a size; None if the schedule does not allow the size, or if the budget is used up."""
         try:
             return resolve(schedule, parameters, budget, recompute).header
         except ChimeraError:
@@ -83,14 +85,14 @@ def _tasks(header: Header) -> int:
 
 
 def _doubled(given: Sizes) -> Iterator[Sizes]:
-    """Yield larger sizes: all parameters are doubled, then only those above 2."""
+    """Yield larger sizes: all positive parameters are doubled, then only those above 2."""
     return ({k: 2 * v if v > least else v for k, v in given.items()} for least in (0, 2))
 
 
 def _with_other_ratios(given: Header, names: Sequence[str], header_at: Callable[[Sizes], Header | None]) -> list[Header]:
     """Return at most MAX_DIFFERENT headers in which two of the named parameters have another ratio than in the given one.
 
-    One parameter is two or three times as large. Sizes with more micro-batches on the same ranks come first.
+    One parameter is two or three times as large. Sizes with more micro-batches on as many ranks and stages come first.
     """
     headers = [
         (name, header)

@@ -1,11 +1,11 @@
 """Trials: edited texts of a schedule are compiled, and the best one is suggested.
 
-An edit must run at the given size and, if the schedule allows it, at a doubled one. At sizes where the original text compiles,
-the edited text must compile to the same program. Edits that also run at the other sizes (trial_sizes.py) come first.
+An edit must run at the given size, and at a doubled one if trial_sizes.py has one. At sizes where the original text compiles,
+the edited text must compile to the same program. An edit that runs at more of the other sizes is better.
 
-Of several such edits the best has the least makespan, then the fewest activations, then the earliest group of edits, then the
-fewest reordered tasks. With `keep_order`, the fewest reordered tasks of one kind come first, and the group of edits comes
-before the activations.
+Of edits that run at equally many, the best has the least makespan, then the fewest activations, then the earliest group of
+edits, then the fewest reordered tasks. With `keep_order`, the fewest reordered tasks of one kind come before the makespan, and
+the group of edits comes before the activations.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Trials:
     """The search for an edit under which a schedule's order runs, with a bound on its work.
 
     attempt: compiles an edited text under parameters; returns None if that fails; sizes: where an edit is tried, the given size
-    first; option_text: the part of the help that names the option with which texts are compiled, '' without one; limited:
+    first; option_text: the part of the help that names the option which the trials add, '' if they add none; limited:
     whether the text has limits, which are not checked at other sizes; budget: operations of all trials together; spent: the
     effort so far, in tasks: for every text tried, the `tasks` of its `TrialSize`, and TASKS_PER_CHARACTER for each character
     outside of comments.

@@ -14,12 +14,13 @@ from chimerac.chimera_ir.diagnostics import Diagnostic, Span
 from chimerac.compiler.diagnose.place import Block, Place
 from chimerac.compiler.diagnose.slips import Change, answers
 
-MIN_WORDS_FURTHER = 4  # words after a change that must parse, unless the parser then reaches the next line
+MIN_WORDS_FURTHER = 4  # words that must parse after a change; `_parses_further` says when fewer are enough
 # The statements that are never in a block.
 _STATEMENTS = frozenset(["param", "require", "ranks", "stages", "pipe", "order", "size", "sync", "tied", "window"])
 _OPERATORS = frozenset(("PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND"))
 
-Reader = Callable[[str], int | None]  # text -> the position of its first syntax error, None if it has none
+# text -> the position of its first syntax error, None if it has none, 0 if the text was not parsed (texts.py).
+Reader = Callable[[str], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,11 @@ def explain(p: Place, meaningless: str, read: Reader) -> SyntaxFinding:
 
 
 def _brace_is_missing(p: Place) -> bool:
-    """Return whether a statement begins within a block, or an else within its if, in a text with fewer } than {."""
+    """Return whether a block is probably not closed: the text has fewer } than {, and a word that belongs after the block.
+
+    The word is at the error. It begins a statement that is never in a block, or it is an `else` while the block of an `if` is
+    open.
+    """
     texts = [w.text for w in p.tokens]
     is_statement = p.starts_line and p.text() in _STATEMENTS - p.allowed and not _most_similar(p.text(), p.allowed)
     is_else = p.text() == "else" and any("if" in (w.text for w in b.head) for b in p.blocks)
@@ -132,7 +137,10 @@ def _extra_brace(p: Place, read: Reader) -> SyntaxFinding:
 
 
 def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
-    """Return a help text, '' if there is none, and the change that it suggests; None if the parser gets no further with it."""
+    """Return a help text, '' if there is none, and the change that it suggests.
+
+    The change is None if the help suggests none, or one with which the parser gets no further.
+    """
     text = p.text()
     if text not in p.keywords and (near := _most_similar(text, p.allowed & p.keywords)):
         return _did_you_mean(p, near, read)
@@ -193,7 +201,11 @@ def _help_of_change(p: Place, change: Change) -> str:
 
 
 def _parses_further(p: Place, change: Change, read: Reader) -> bool:
-    """Return whether the parser gets further in the text with a change than without it."""
+    """Return whether the parser gets further in the text with a change than without it.
+
+    It does if it then gets to the end of the text, to the next line, or MIN_WORDS_FURTHER words further. One word is enough if
+    the next error is at the same word as before, or at a separator: the same mistake may be there again.
+    """
     text, shift = changed(p, change), len(change.new) - (p.tokens[change.end - 1].end - p.tokens[change.first].start)
     if text == p.source.text:
         return False

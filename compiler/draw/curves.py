@@ -37,7 +37,8 @@ def draw_curves(sheet: Sheet, panel: Panel, curve: MemoryCurve, ranks: Sequence[
         sheet.text(right + 0.04, top + base - CURVE / 2 - MIDDLE, shown)
         times, amounts = _visible(times, amounts)
         times, amounts = [0.0, *times, panel.length], [0, *amounts, amounts[-1] if amounts else 0]
-        heights = [base - 0.94 * CURVE * x / most for x in amounts]  # the highest peak does not touch the curve above
+        # 0.94: the axes end at the top of the first curve, and would cut the line of a peak of full height.
+        heights = [base - 0.94 * CURVE * x / most for x in amounts]
         for part in axes:
             part.fill_between(times, heights, base, step="post", facecolor="#d9d9d9", edgecolor="none")
             part.step(times, heights, where="post", color=EDGE, linewidth=0.7)

@@ -1,4 +1,4 @@
-"""How large a picture is, and what of it is drawn: all of the time, or the beginning and the end of a long iteration."""
+"""How wide the time axis of a picture is, and which times are drawn: all, or the beginning and the end of a long iteration."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def extent(panels: Sequence[Panel], boxes: Sequence[Boxes], inches: float | None
     """Return the extent of panels with one time axis.
 
     boxes: of each panel, those of the ranks that are drawn. inches: the width of the axis; None for as wide as the tasks need,
-    from NARROWEST to WIDEST. A short task is as long as the tenth percentile of the boxes. If it would be narrower than
+    from NARROWEST to WIDEST. A short task takes the tenth percentile of the times of all boxes. If it would be narrower than
     `LEAST`, the middle of the iteration is left out.
     """
     longest = max((p.length for p in panels), default=0.0)

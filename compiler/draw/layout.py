@@ -31,7 +31,7 @@ class Layout:
     """Where the parts of a picture are, in inches.
 
     chosen: the ranks of each panel that are drawn. time_label: what is written below the time axis. inches: the width of the
-    picture; None for one in which the numbers fit, within limits. Raises ChimeraError E002 for a width that has no room for the
+    picture; None for one in which most numbers fit, within limits. Raises ChimeraError E002 for a width without room for the
     boxes.
 
     boxes, all_reduces, usual_digits: one entry for each panel. boxes: without those at times that are not drawn; usual_digits:
@@ -100,7 +100,7 @@ class Layout:
         return text_inches(text, points) + 0.01 <= (end - start) * self.extent.inches_per_unit
 
     def _hides_numbers(self) -> bool:
-        """Return whether a box is drawn without its number."""
+        """Return whether a box has no number for lack of room, as `has_number` says."""
         return any(not self.has_number(panel, k) for panel, b in enumerate(self.boxes) for k in range(len(b)))
 
 

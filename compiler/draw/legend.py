@@ -38,7 +38,7 @@ class Entry:
 
 
 def legend(panels: Sequence[Panel], has_all_reduces: bool, has_stages: bool) -> list[list[Entry]]:
-    """Return the legend in three groups: the kinds of tasks; the pipes; marks, and what the numbers are.
+    """Return the legend in three groups: the kinds of tasks; the pipes; all-reduces, messages and what the numbers are.
 
     The group of the pipes is empty if there are several panels, or only one pipe. has_all_reduces: all-reduces are drawn;
     has_stages: boxes show their stages.
@@ -57,11 +57,11 @@ def legend(panels: Sequence[Panel], has_all_reduces: bool, has_stages: bool) -> 
         if len(pipes) > MAX_PIPES:
             of_pipes.append(Entry((), f"and {len(pipes) - MAX_PIPES} more pipes"))
     if has_all_reduces:
-        # An all-reduce that takes no time is drawn as a mark, and another one as a box.
+        # An all-reduce that takes no time, or of which only the launches are known, is drawn as a mark, and any other as a box.
         has_marks = any(p.all_reduces is None or (p.all_reduces[0] == p.all_reduces[1]).any() for p in panels)
         has_boxes = any(p.all_reduces is not None and (p.all_reduces[0] < p.all_reduces[1]).any() for p in panels)
         swatches = [Swatch(mark="▲")] * has_marks + [Swatch("#ffffff", ALL_REDUCE_HATCH)] * has_boxes
-        marks.append(Entry(tuple(swatches), "all-reduce of the gradients of a stage"))
+        marks.append(Entry(tuple(swatches), "all-reduce of gradients"))
     if any(p.messages is not None and (p.messages.end > p.messages.start).any() for p in panels):
         marks.append(Entry((Swatch(mark="╲"),), "message on its way"))
     stage = "; the stage is below them, or after a dot" if has_stages else ""
@@ -97,7 +97,7 @@ def notes(
 
 
 def _missing(panel: Panel, boxes: Boxes, drawn: Extent) -> str:
-    """Return the rest of a sentence: the micro-batches of which no task is drawn; '' if there are none."""
+    """Return the rest of a sentence: those micro-batches of `boxes` of which no task is drawn; '' if there are none."""
     p = panel.program
     all_ids: set[int] = set()
     shown: set[int] = set()
@@ -113,7 +113,7 @@ def _missing(panel: Panel, boxes: Boxes, drawn: Extent) -> str:
 def wrapped(text: str, inches: float, points: float) -> list[str]:
     """Return a text as lines of about this width, or of 20 characters if that is more; one empty line for an empty text.
 
-    points: the size of the font.
+    A longer word is not broken. points: the size of the font.
     """
     return textwrap.wrap(text, max(20, int(inches / (CHARACTER * points / POINTS_PER_INCH))), break_long_words=False) or [""]
 

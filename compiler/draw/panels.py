@@ -77,7 +77,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """The boxes of the tasks that take time, as columns: of row `row` of the program, on global rank `rank`.
+    """The boxes of the tasks that take time, as columns: that of the task in row `row` of the program, on global rank `rank`.
 
     half: 0 for a box of full height; of the two tasks of an overlapped pair that run at once, 1 for the first, drawn above, and
     2 for the second. number, stage: the micro-batches and the stage as text; the stage is '' unless a pipe has several stages

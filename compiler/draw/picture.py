@@ -1,8 +1,8 @@
 """Pictures of timelines for papers: SVG, PNG and PDF, with matplotlib (the extra `draw`).
 
-A row for each rank, time to the right, a box for each task with the number of its micro-batch; idle time is white. The
-same input gives the same bytes: no date is written, fonts are those of matplotlib and are in the file, and a user's settings
-of matplotlib have no effect.
+A row for each rank, time to the right, a box for each task that takes time, with the numbers of its micro-batches where they
+fit; idle time is white. Readers of a file need no font. With one version of matplotlib, the same input gives the same bytes: no
+date is written, the font comes with matplotlib, and a user's settings of matplotlib have no effect.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def draw_picture(
     """Return the picture of timelines, one under the other on one time axis, in one of `FORMATS`.
 
     time_label: what is written below the time axis, such as its unit. ranks: the global ranks to draw, default all; panels
-    leave out those that they do not have. inches: the width of the picture; None for one in which the numbers fit, within
+    leave out those that they do not have. inches: the width of the picture; None for one in which most numbers fit, within
     limits. remarks: sentences that are written below the legend. An iteration that is too long for the width is drawn without
     its middle, and the picture says so.
 
@@ -138,8 +138,8 @@ def _drawn(layout: Layout) -> Figure:
 def _draw_panel(sheet: Sheet, layout: Layout, index: int, top: float) -> list[Axes]:
     """Draw a panel whose upper edge is `top` inches below that of the sheet.
 
-    index: of the panel in the layout. Return the axes of its lowest block, one for each part of the time: of the memory curves,
-    or of the rows if there are none.
+    index: of the panel in the layout. Return the axes of its lowest block, one for each part of the time. The lowest block is
+    the memory curves, or the rows if the panel has no curves.
     """
     panel, ranks = layout.panels[index], layout.chosen[index]
     sheet.text(MARGIN, top, panel.title, TITLE, weight="bold")

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Row:
-    """Where the row of a rank is, in inches below the upper edge of the axes. top: of its boxes; lane: of its all-reduces."""
+    """Where the row of a rank is, in inches below the upper edge of the axes.
+
+    top: the upper edge of its boxes; lane: that of the space for its all-reduces.
+    """
 
     rank: int
     top: float
@@ -94,7 +97,7 @@ class Rows:
         return 0.5 if self.layout.font > LEAST_FONT else 0.25
 
     def _number(self, axes: Axes, k: int, middle: float, op: int) -> None:
-        """Write the micro-batches of box k and, if there is room, its stage: below them, or after a dot in half a box.
+        """Write the micro-batches of box k, and its stage if it has one and there is room: below, or after a dot in half a box.
 
         Nothing is written if the edge of the axes cuts the box. middle: of the box, in inches below the upper edge of the axes.
         op: of its task.
@@ -119,7 +122,7 @@ class Rows:
             axes.text(x, middle, shown, fontsize=size, **how)
 
     def _messages(self, axes: Axes) -> None:
-        """Draw a line for each message that takes time, from the sender's row to the receiver's, behind the boxes."""
+        """Draw a line for each message that takes time, behind the boxes, between the rows of its ranks if both are drawn."""
         from matplotlib.collections import LineCollection
 
         panel, rows = self.panel, self.rows

@@ -1,8 +1,9 @@
 """Colours of pictures and pages: a hue for each pipe, a shade for each kind of task.
 
 The shades of a hue differ in lightness, so they differ in grey print and for the colour-blind: lightness (CIELAB) is 86 for F,
-60 for B, 72 for I, 42 for W and 95 for R, which is hatched too. In grey print the numbers of the micro-batches tell the pipes
-apart: the legend of one program says which micro-batches each pipe has.
+60 for B, 72 for I, 42 for W and 95 for R. In pictures R is hatched too. In grey print the numbers of the micro-batches tell the
+pipes of a picture apart: if it shows one program, its legend says which micro-batches each pipe has. On pages the pipes also
+have different patterns.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def text_colour(op: int) -> str:
 def page_colours() -> dict[str, Any]:
     """Return the colours for the script of the viewer, as a value for JSON.
 
-    shades: by pipe, then by Op of a task; texts: by Op, the colour of a text on a shade; lines: by Op, the colour of the lines
-    over a shade, '#rrggbbaa'.
+    shades: by pipe, then by Op of a task; texts: by Op, the colour of a text on a shade; lines: by Op, the colour of a pattern
+    on a shade, '#rrggbbaa'.
     """
     texts = [text_colour(op) for op in range(len(PIPES[0]))]
     return {"shades": PIPES, "texts": texts, "lines": ["#ffffff2e" if text == LIGHT else "#0000001c" for text in texts]}

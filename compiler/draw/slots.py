@@ -17,11 +17,11 @@ from chimerac.compiler.draw.timeline import ids_text
 def draw_slots(program: Program, timeline: Timeline) -> str:
     """Return a row for each rank, with a slot for each unit of time. The idle slots are numbered.
 
-    Raises ValueError for tasks that do not take one unit. In the timeline a unit must be the integer 1.
+    Raises ValueError unless every task takes one unit. In the timeline a unit must be the integer 1.
     """
     bars = timeline.take(program.table.is_task[timeline.row])
     if (bars.end - bars.start != 1).any():
-        raise ValueError("slots are drawn of tasks that take one unit each")
+        raise ValueError("slots can be drawn only if every task takes one unit")
     slots = int(bars.end.max(initial=0))
     rows: list[list[str]] = []
     for rank in range(program.world):

@@ -50,7 +50,7 @@ def draw_timeline(
     lines. None: each rank has one line. A line is wider where it would hold fewer than 20 characters of tasks, or less than the
     longest time that divides all starts and ends. colour: with background colours, and blanks in place of dots and dashes.
     stops: by rank, a text that follows its last character and is not cut. bands: how many lines of each rank are drawn, the
-    last ones; None: all. Where a label has no room, only the letter of its task is drawn, and the legend says so.
+    last ones; None: all. Where a label has no room, the letter of its task is drawn alone, or nothing, and the legend says so.
     """
     chosen = range(program.world) if ranks is None else ranks
     fused = fused_bars(program, timeline)
@@ -64,7 +64,7 @@ def draw_timeline(
     bars = bars.take(np.argsort(bars.rank, kind="stable"))
     begins, ends = (np.searchsorted(bars.rank, list(chosen), side=side).tolist() for side in ("left", "right"))
     available = width if columns is None else max(columns - margin - 1, 20)
-    band = max(available // step, 1) * step  # cut at multiples of `step`: tasks begin and end there
+    band = max(available // step, 1) * step  # a multiple of `step`, because tasks begin and end only at such multiples
     lines = {
         r: _line(program, bars.take(slice(a, b)), labels, per_time, width, band, colour)
         for r, a, b in zip(chosen, begins, ends, strict=True)
@@ -131,7 +131,7 @@ def _scale(bars: Timeline, labels: dict[int, str], end: int, max_width: int) -> 
     """Return the characters per integer of time, and the characters of the longest time that divides all starts and ends.
 
     The first number is the smallest at which every label fits and every task takes a whole number of characters. If that makes
-    the drawing wider than max_width, or more than three times as wide as its labels need because the costs have no large common
+    the drawing wider than max_width, or more than three times as wide as its labels need because the times have no large common
     divisor, tasks are rounded to whole characters, labels may be cut, and the second number is 1.
     """
     step = int(np.gcd.reduce(np.concatenate([bars.start, bars.end]), initial=0)) or 1
@@ -148,7 +148,9 @@ def _scale(bars: Timeline, labels: dict[int, str], end: int, max_width: int) -> 
 def _line(
     program: Program, bars: Timeline, labels: dict[int, str], per_time: Fraction, width: int, band: int, colour: bool
 ) -> Line:
-    """Return a rank's characters and their colours. Idle time is dotted, or blank with colours. A task ends with a blank.
+    """Return a rank's characters and their colours. Idle time is dotted, or blank with colours.
+
+    A task ends with a blank, unless its label takes all of its characters.
 
     colour: with colours; without, the second result is empty. band: the number of characters after which the line continues
     below; no label is cut there.
@@ -213,7 +215,8 @@ def _ruler(band: range, end: int, scale: int, per_time: Fraction) -> str:
     end: of the timeline, in integers of time. scale: how many of these make a unit. per_time: characters for one of them.
     """
     total, per_unit = Fraction(end, scale), scale * per_time  # the time in units; the characters of a unit
-    # Of 1, 2 and 5 times a power of ten, the smallest distance that is an integer of time and wide enough.
+    # Of 1, 2 and 5 times a power of ten, the smallest distance that is an integer of time and either wide enough or longer than
+    # the whole timeline.
     distances = ((power, digit * Fraction(10) ** power) for power in range(-9, 20) for digit in (1, 2, 5))
     power, step = next((k, s) for k, s in distances if (s * scale).denominator == 1 and (s * per_unit >= 10 or s > total))
     line, first, last = "", ceil(band.start / per_unit / step), min(total, band.stop / per_unit) // step

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +10,7 @@ import numpy as np
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimerac.chimera_ir.instructions import FORMS, Op
 from chimerac.chimera_ir.program import OVERLAP, RECOMPUTE, Program
-from chimerac.compiler.exchange.listing_text import cost_formula, pipe_names, stage_clauses, task_lines
+from chimerac.compiler.exchange.listing_text import cost_formula, legal_name, pipe_names, stage_clauses, task_lines
 from chimerac.compiler.format import format_schedule
 from chimerac.compiler.lower.relower import launches_at_end
 from chimerac.compiler.syntax.grammar import keywords
@@ -27,7 +26,7 @@ def program_to_listing(program: Program) -> str:
     _check(program)
     h = program.header
     names = pipe_names([pipe.name for pipe in h.pipes])
-    name = re.sub(r"\W+", "_", h.schedule).strip("_") or "unnamed"
+    name = legal_name(h.schedule, "schedule")
     given = " ".join(f"{k}={v}" for k, v in h.parameters.items())
     lines = [f"# The tasks of {h.schedule}{f' with {given}' if given else ''}, in the order of its program."]
     lines += ["", f"schedule {name}_" if name in keywords() else f"schedule {name}", f"ranks {h.ranks}", f"stages {h.stages}"]
@@ -101,8 +100,10 @@ def _words(program: Program, rank: int, names: Sequence[str]) -> Iterator[str]:
     # By pipe, stage and kind: how many tasks were written without their micro-batch so far.
     done: dict[tuple[int, int, str], int] = {}
     # The pipes, stages and kinds whose micro-batches are written from now on, because a task was not the next one.
+    # For W this is not read.
     written: set[tuple[int, int, str]] = set()
-    # By pipe and stage: the micro-batches of the input gradients so far, without the oldest whose weight gradients are written.
+    # By pipe and stage: the micro-batches of the input gradients so far. Those at the front are removed once their weight
+    # gradients are written.
     pending: dict[tuple[int, int], deque[tuple[int, ...]]] = defaultdict(deque)
     # The pipe, the stage and the micro-batches of each weight gradient so far.
     weight_gradients: set[tuple[int, int, tuple[int, ...]]] = set()

@@ -10,7 +10,7 @@ from chimerac.chimera_ir import limits
 from chimerac.compiler.syntax.grammar import keywords
 from chimerac.compiler.syntax.kinds import KINDS
 
-LINE_WIDTH = 110  # the most characters of a line of tasks
+LINE_WIDTH = 110  # the most characters of a line of tasks; one task or overlapped pair alone may have more
 MAX_PERIOD = 256  # the most tasks or overlapped pairs of the body of a loop, before repetitions within it are folded
 
 
@@ -22,14 +22,20 @@ def pipe_names(given: Sequence[str]) -> list[str]:
     """
     names: list[str] = []
     for own_name in given:
-        word = re.sub(r"\W+", "_", own_name).strip("_") or "pipe"
+        word = legal_name(own_name, "pipe")
         candidates = (with_suffix(word, "_" * k) for k in count())
         names.append(next(name for name in candidates if name not in {*names, *KINDS, *keywords()}))
     return names
 
 
+def legal_name(text: str, prefix: str) -> str:
+    """Return a text as a name of the language. prefix: used if nothing is left of the text or a digit comes first."""
+    word = re.sub(r"\W+", "_", text).strip("_")
+    return word if word[:1].isalpha() else f"{prefix}_{word}".rstrip("_")
+
+
 def with_suffix(name: str, suffix: str) -> str:
-    """Return a name with a suffix. The name is cut where both together are longer than a name may be."""
+    """Return a name with a suffix. The name is cut if both together are longer than a name may be."""
     return name[: limits.NAME - len(suffix)] + suffix
 
 

@@ -5,7 +5,8 @@ until it has arrived. An all-reduce of the simulation is a slice of every member
 
 In a measured iteration only instructions have times. So its slices of communication are the instructions that are no tasks, and
 not the messages and all-reduces themselves. One more slice of each rank leads from its last instruction to the end of the
-iteration. In both iterations an arrow leads from the slice of a message or its SEND to the first task that reads the value.
+iteration. In both iterations an arrow leads from the slice of a message or its SEND to the first task that reads one of its
+values, if there is one.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class _Bar:
 def trace_json(s: Simulation, measured: Timeline | None = None) -> str:
     """Return the trace of a simulation. measured: drawn below it as further processes, on the same time axis.
 
-    A unit of cost is drawn as one millisecond. Beside an iteration that was measured in a unit of time, the length of a unit of
-    cost is chosen so that all tasks together take the measured time. If the simulation's times are costs, `otherData` says how
+    A unit of cost is drawn as one millisecond. But if only one of the two iterations is in a unit of time, the times of the
+    simulation are scaled so that all tasks together take as long as measured. If its times are costs, `otherData` says how
     long a unit of cost is.
     """
     program, all_messages = s.program, messages(s.program)

@@ -28,6 +28,7 @@ from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import verify_program
 from chimerac.compiler.size import check_sizes
 from chimerac.compiler.tasks import task_times
+from chimerac.compiler.verify import findings, is_about_order
 from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
 
@@ -95,7 +96,7 @@ def _check_expressible(program: Program) -> None:
         (
             part != whole,
             f"its micro-batches have {part}/{whole} of the size that a run is given; torch knows only that size",
-            "take a schedule without a size",
+            "take a schedule without the statement `size`",
         ),
         (
             bool(h.tied),
@@ -180,8 +181,8 @@ def program_from_csv(source: Source, width: int = 1, machine: Machine = "window"
 
     The ranks, the stages, the micro-batches and the rank of each stage follow from the file. If it has tasks alone, transfers
     and all-reduces are planned as for a schedule, for `width` replicas. A file with messages has one replica. Its messages stay
-    where they are, unless `arrange` is True. machine, arrange: as in `compile_schedule` (compiler/__init__.py). Actions of
-    OF_SHARDS are left out.
+    where they are. If `arrange` is True, they are planned again instead, unless the tasks wait for each other in a cycle.
+    machine, arrange: as in `compile_schedule` (compiler/__init__.py). Actions of OF_SHARDS are left out.
 
     Raises ChimeraError: E621 a file that is not of this format, E622 actions that are no schedule, E002 a width above 1 for a
     file with messages, E211 a width that is below 1 or too large, and E4xx of the verifier.
@@ -200,7 +201,7 @@ def program_from_csv(source: Source, width: int = 1, machine: Machine = "window"
     program = program_of(header, ((_instruction(cell, placement) for cell in stream) for stream in streams))
     check_sizes(source.name, header, program.costs, width)
     if has_messages:
-        if arrange:
+        if arrange and all(map(is_about_order, findings(program))):  # other findings are not corrected, so they are reported
             program = arranged(program, machine) or program
         return verify_program(program)
     timing = task_times(program)
@@ -259,10 +260,10 @@ def _parse(source: Source) -> list[list[_Cell]]:
             at += len(text) + 1
         count += len(streams[-1])
         if count > limits.INSTRUCTIONS:
-            raise refuse("E621", f"{source.name} has more than {limits.INSTRUCTIONS} actions")
+            raise refuse("E621", f"{source.name} has more than {limits.INSTRUCTIONS} tasks and messages")
     if not count:
         help = "write one with chimerac SCHEDULE --emit torch-csv -o x.csv, or with _dump_csv of a schedule of torch"
-        raise refuse("E621", f"{source.name} has no action", help=help)
+        raise refuse("E621", f"{source.name} has no action that is a task or a message", help=help)
     return streams
 
 

@@ -1,4 +1,4 @@
-"""What `chimerac explain` prints: about one code, or the list of them."""
+"""What `chimerac explain` prints: the pages of codes, or the list of all codes."""
 
 from __future__ import annotations
 

@@ -22,5 +22,5 @@ def format_schedule(source: Source) -> str:
     writer.items(list(units_of(iter(tokens))), 0)
     text = writer.text()
     written = [t.rstrip() for t in grammar.tokens(text)]
-    assert written == [t.text for t in tokens], "formatting changed more than spaces"
+    assert written == [t.text for t in tokens], "formatting changed more than white space"
     return text

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from chimerac.compiler.format.units import Block, Token, Unit
 
-WIDTH = 120  # characters of a line
+WIDTH = 120  # characters that a line may have; one that cannot be broken may have more
 INDENT = 4
 
 # Before these tokens the author may leave a wider gap, which is kept.
@@ -111,7 +111,7 @@ class _Line:
 
 
 def _flat(u: Unit, wide: bool = True) -> str:
-    """Return a unit on one line. wide: with the wider gaps of the source."""
+    """Return a unit on one line, cut if it is longer than WIDTH. wide: with the wider gaps of the source."""
     line = _Line(wide)
     line.add_unit(u, 0, aligned=False)
     return line.text

@@ -10,7 +10,8 @@ from chimerac.chimera_ir.diagnostics import Span
 from chimerac.compiler.syntax import grammar
 from chimerac.compiler.syntax import nodes as n
 
-_OPERAND_ENDS = ("NAME", "INT", "RPAR", "RSQB")  # terminals of which each can be the last token of an operand
+# Terminals. Each but RSQB can end an operand. RSQB ends the index of a pipe.
+_OPERAND_ENDS = ("NAME", "INT", "RPAR", "RSQB")
 _PRODUCT, _SUM = ("*", "//", "%"), ("+", "-")
 
 
@@ -19,8 +20,9 @@ class Token:
     """A token, which may be a comment.
 
     line, column: where it is in the source, from 1 and from 0; starts_unit: it begins a statement, clause, rule or action;
-    starts_task: it begins a task of a listing; ends_operand: it ends an operand, so a minus sign after it subtracts; is_binary:
-    it is a + or - between two operands; is_tight: no spaces are written around it, except before a sign (layout.py).
+    starts_task: it begins a task of a listing; ends_operand: its terminal is one of _OPERAND_ENDS, so a - after it subtracts;
+    is_binary: it is a + or - between two operands; is_tight: no spaces are written around it, but a unary minus may have one
+    before it (layout.py).
     """
 
     text: str
@@ -53,7 +55,7 @@ class Block:
 
 @dataclass(slots=True)
 class Unit:
-    """A statement, clause, rule or action: tokens, comments and blocks.
+    """A statement, clause, rule or action, or the line `schedule NAME`: tokens, comments and blocks.
 
     one_line: whether it may be on one line; None until `layout.py` has computed it.
     """
@@ -191,7 +193,7 @@ def _in_sums(words: list[Token], direction: int) -> list[bool]:
     direction -1, the result right after a closing bracket is False.
     """
     result = [False] * len(words)
-    # Both are used with direction 1 only, which goes from the end to the beginning.
+    # Both are read with direction 1 only, which goes from the end to the beginning. With direction -1 they mean nothing.
     closed: list[int] = []  # the closing brackets whose opening ones have not been reached
     closing_of: dict[int, int] = {}  # opening bracket -> closing one
     for k in range(len(words)) if direction < 0 else reversed(range(len(words))):

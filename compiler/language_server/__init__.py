@@ -1,1 +1,1 @@
-"""The language server: findings, explanations, completion, definitions and the formatter, for editors (docs/editor.md)."""
+"""The language server: findings, quick fixes, explanations, completion, definitions and the formatter (docs/editor.md)."""

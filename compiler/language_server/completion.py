@@ -29,7 +29,7 @@ def proposals(text: Text, offset: int) -> list[Proposal]:
     """Return the words that may be written at an offset. Each replaces the part of a word that is before the offset.
 
     If there is a syntax error before the offset, the parser cannot tell what is allowed. Then all keywords are proposed, and
-    the names that hold at the offset. In a comment and in a text that is too large, nothing is proposed.
+    other words as for an expression. In a comment and in a text that is too large, nothing is proposed.
     """
     if len(text.text) > limits.TEXT or len(text.words) > MAX_WORDS:
         return []
@@ -59,9 +59,10 @@ def _terminals(text: str, start: int) -> frozenset[str] | None:
 
 
 def _names(names: Names, before: list[Word], offset: int, in_expression: bool) -> Iterator[Proposal]:
-    """Yield the words that fit at an offset where the grammar allows a name.
+    """Yield the words that fit at an offset where the grammar allows a name, or where the parser cannot tell.
 
-    before: the tokens before the offset; in_expression: an operand of an expression may be at the offset.
+    before: the tokens before the offset; in_expression: whether an operand of an expression may be at the offset, True if the
+    parser cannot tell.
     """
     last = before[-1].text if before else ""
     block = names.block_at(offset)  # the kind of the block, such as 'ticks'

@@ -1,4 +1,4 @@
-"""The edits that the help of a finding describes, for quick fixes. An edit is used only if its old text is at its place."""
+"""The edits that the help of a finding describes, for quick fixes. Either all of them fit the text, or none is offered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chimerac.compiler.language_server.text import Text
 Edit = tuple[int, int, str]  # start, end: offsets of the text that is replaced; the new text
 
 _DID_YOU_MEAN = re.compile(r"did you mean '(.+?)'(?: instead of '(.+?)')?\?$")
-# If the text to change is not at the finding, the help begins with its place: NAME:LINE:COLUMN.
+# The line may begin with the place of the text to change: NAME:LINE:COLUMN. Without it, this text is at the finding.
 _WRITE = re.compile(r"(?:.*:(\d+):(\d+): )?(?:write '(.+?)' instead of '(.+?)'|remove '(.+?)')(?:;|$)")
 _AT_END = re.compile(r"write '(.+?)' at the end of line (\d+)(?:;|$)")
 
@@ -19,7 +19,8 @@ _AT_END = re.compile(r"write '(.+?)' at the end of line (\d+)(?:;|$)")
 def edits_of(text: Text, finding: Mapping[str, Any]) -> list[Edit]:
     """Return the edits of a finding's help, all of which belong together: one for each line of the help.
 
-    Return [] if a line describes no edit, or one that does not fit the text. finding: as worker.py writes it.
+    Return [] if a line describes no edit, or one that does not fit the text. Return [] also for a finding without a place or
+    help. finding: as worker.py writes it.
     """
     if finding["start"] is None or not finding["help"]:
         return []

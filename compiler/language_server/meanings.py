@@ -9,23 +9,23 @@ from chimerac.compiler.explain.entries import entries
 KEYWORDS: Mapping[str, str] = {
     "and": "`A and B`: both conditions hold",
     "at": "`F(s, m) at EXPR`: the tick of a task; `sync at end`: all-reduces come after a rank's last task",
-    "by": "`group F by EXPR`: one forward for so many micro-batches",
+    "by": "`group F by EXPR`: each forward is over EXPR micro-batches, the last one over those that remain",
     "cost": "`cost F = 1, B = 2`: the assumed durations of tasks, and of a transfer (`hop`)",
     "eager": "`sync eager`: a rank launches each all-reduce as soon as it has its last gradient of the stage",
     "earlier": "another word for `smaller`",
     "else": "`if A then X else Y` in an expression; `if A { ... } else { ... }` in a listing",
     "end": "`sync at end`: all-reduces come after a rank's last task",
-    "fill": "`fill W(r, k) at EXPR`: the tick of weight gradient k of rank r, counted in the order of its input gradients",
+    "fill": "`fill W(r, k) at EXPR`: the tick of weight gradient k of rank r; k counts from 0, in the order of input gradients",
     "for": "`order listing for rank r`: the tasks of each rank, one after another",
     "greedy": "`order greedy { ... }`: a list scheduler finds the order, by preferences, keys and limits",
-    "group": "`group F by EXPR`: one forward for so many micro-batches",
-    "idle": "`sync eager where idle`: eager only where a rank is idle between its tasks",
+    "group": "`group F by EXPR`: each forward is over EXPR micro-batches, the last one over those that remain",
+    "idle": "`sync eager where idle`: a rank launches an all-reduce in its first gap after the gradient, else at the end",
     "if": "`if A then X else Y` in an expression; `if A { ... } else { ... }` in a listing",
     "in": "`i in LOW .. HIGH`: every whole number from LOW to HIGH, both included",
     "larger": "`then larger EXPR`: among ready tasks of one kind the one with the greatest value comes first",
     "later": "another word for `larger`",
     "let": "`let NAME = EXPR`: a name for a value",
-    "limit": "`limit F - B <= EXPR` in a greedy order, `limit activations <= EXPR` outside: the most that a rank may hold",
+    "limit": "bounds what a rank holds: `limit activations <= EXPR`; in a greedy order a count of tasks: `limit F - B <= EXPR`",
     "listing": "`order listing for rank r { ... }`: the tasks of each rank, one after another",
     "micro_batches": "`micro_batches EXPR`: the number of micro-batches that go through this pipe",
     "not": "`not A`: the condition does not hold",
@@ -51,7 +51,7 @@ KEYWORDS: Mapping[str, str] = {
     "ticks": "`order ticks { ... }`: a formula gives each task a tick, a logical time that orders the tasks of a rank",
     "tied": "`tied NAME on stages EXPR, ...`: a set of parameters that these stages share",
     "when": "`when CONDITION`: a rule, or recomputation, only where the condition holds",
-    "where": "`sync eager where idle`: eager only where a rank is idle between its tasks",
+    "where": "`sync eager where idle`: a rank launches an all-reduce in its first gap after the gradient, else at the end",
     "window": "`window EXPR`: the number of sends of a channel that may be incomplete, default 2",
 }
 TASK_KINDS: Mapping[str, str] = {
@@ -59,7 +59,7 @@ TASK_KINDS: Mapping[str, str] = {
     "B": "full backward, input gradient and weight gradient; waits for its `F`, and the `B` or `I` of the stage after",
     "I": "the input gradient alone; waits for its `F`, and the `B` or `I` of the stage after",
     "W": "the weight gradient alone; waits for its `I`",
-    "R": "the forward of a stage that recomputes, run again; waits for its `F`",
+    "R": "the forward of a stage, run again; waits for its `F`; in ticks and listings its `B` or `I` waits for it",
 }
 OTHERS: Mapping[str, str] = {
     "hop": "the cost of a transfer between two ranks",
@@ -67,8 +67,8 @@ OTHERS: Mapping[str, str] = {
     "max": "`max(a, b, ...)`: the greatest of its arguments",
 }
 LIMITS: Mapping[str, str] = {
-    "activations": "micro-batches of a stage that are alive at once on a rank",
-    "receive_buffers": "values that a rank holds or has posted a receive for",
+    "activations": "micro-batches that are alive on a rank at once, counted separately for each of its stages",
+    "receive_buffers": "received values that a rank holds, and values for which it has posted a receive",
     "weight_copies": "copies of stages, with their weights, that a rank holds",
 }
 CONVENTIONS: Mapping[str, str] = {"s": "stage", "m": "micro-batch in its pipe", "p": "number of the pipe", "r": "rank"}

@@ -1,7 +1,7 @@
 """Where the names of a text are defined, and where each definition holds.
 
-Definitions are read from the tokens, without the parser: so they are known for a text with syntax errors too. A token is
-called a word here (text.py), and is named by its number k in the text.
+Definitions are read from the tokens, without the parser: so they are known for a text with syntax errors too. A token is a
+`Word` (text.py). Token k is the one with the number k in the text, from 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STATEMENTS = frozenset(
 )
 MAX_WORDS = 20_000  # a text with more words has no definitions here, so that no request takes longer than a second
 MAX_SHOWN = 100  # words of a statement that are shown, at most
-MAX_AHEAD = 300  # words among which the end of a statement is searched, at most
+MAX_AHEAD = 300  # words among which the end of a statement, a clause or a rule is searched, at most
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -40,7 +40,7 @@ class Definition:
 class Names:
     """The definitions of a text.
 
-    partner: the token that closes each opening bracket, as `_partners` returns it; found: all definitions, in their order.
+    partner: the token that closes each opening bracket, as `_partners` returns it; found: all definitions, in text order.
     """
 
     def __init__(self, text: Text) -> None:
@@ -199,7 +199,7 @@ class Names:
         return min(k + MAX_AHEAD, len(self.words))
 
     def _statement_end(self, k: int) -> int:
-        """Return one past the last token of the statement that begins at token k. It ends at the latest with that line."""
+        """Return one past the last token of the statement that begins at token k. It ends at the latest with its first line."""
         line_end = self.text.text.find("\n", self.words[k].end)
         for j in self._ahead(k + 1):
             is_end = self._word(j) in STATEMENTS or self._word(j) in ("{", "}")
@@ -215,7 +215,8 @@ class Names:
 def _partners(words: tuple[Word, ...]) -> dict[int, int]:
     """Return for every opening bracket the token that closes it; one past the last token if nothing does.
 
-    If a bracket is not closed before one around it is, the bracket that closes the outer one closes both.
+    If a bracket is not closed before one around it is, the bracket that closes the outer one closes both. A closing bracket for
+    which no bracket of its kind is open closes all that are open.
     """
     open: list[int] = []
     closing: dict[int, int] = {}

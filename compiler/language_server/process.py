@@ -25,9 +25,9 @@ class Worker:
     async def ask(self, kind: str, name: str, text: str) -> dict[str, Any]:
         """Return the worker's reply to a request. kind: 'check' or 'format'.
 
-        Return {"stopped": the reason} if the process cannot start, takes too long, needs too much memory, or ends without a
-        whole reply. Cancelling this call during the request ends the process, so that a newer text need not wait for an older
-        one.
+        Return {"stopped": the reason} if the process cannot start, takes too long, needs too much memory, ends without a whole
+        reply, or has a reply longer than MAX_REPLY. Cancelling this call during the request ends the process. So a newer text
+        need not wait for an older one.
         """
         async with self._lock:
             try:
@@ -38,9 +38,9 @@ class Worker:
             except TimeoutError:
                 await self.end()
                 return {"stopped": f"it takes longer than {self.seconds:g} s"}
-            except (OSError, ValueError):  # the process has ended, or its reply is cut off or longer than MAX_REPLY
+            except (OSError, ValueError):  # it cannot start or has ended, or its reply is cut off or too long
                 await self.end()
-                return {"stopped": "the process that compiles it has ended"}
+                return {"stopped": "the process that compiles it gave no whole reply"}
             except asyncio.CancelledError:
                 self.kill()
                 raise
@@ -65,7 +65,7 @@ class Worker:
         self._process = None
 
     async def end(self) -> None:
-        """End the process, if there is one."""
+        """End the process, if there is one, and wait for its end."""
         process = self._process
         self.kill()
         if process is not None:

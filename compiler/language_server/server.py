@@ -1,4 +1,4 @@
-"""The language server: what an editor asks, over stdin and stdout. pygls speaks the protocol."""
+"""The language server: it answers an editor over stdin and stdout. pygls speaks the protocol."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _KINDS = {
 class Document:
     """A document that is open.
 
-    text: the newest one; version: the number that the editor gives it; checked: the text that was compiled last, None if none
-    was; result: the worker's reply about `checked`; running: the check of `text`.
+    text: the newest one; version: the number that the editor gives to this text; checked: the text whose check ended last, None
+    if no check has ended; result: the worker's reply about `checked`; running: the check of `text`, which may have ended.
     """
 
     text: Text
@@ -134,7 +134,7 @@ def _place(text: Text, finding: dict[str, Any]) -> tuple[int, int]:
 
 
 def _name_of_schedule(text: Text) -> tuple[int, int]:
-    """Return the offsets of the schedule's name; those of the beginning of a text without one."""
+    """Return the offsets of the schedule's name; those of the beginning of the text if no name is found."""
     name = next((d for d in Names(text).found if d.what == "schedule"), None)
     return (name.start, name.end) if name else (0, 0)
 
@@ -145,7 +145,7 @@ def range_of(text: Text, start: int, end: int) -> lsp.Range:
 
 
 def name_of(uri: str) -> str:
-    """Return the name of a document in findings: that of its file, without its folder."""
+    """Return the name of a document in findings: that of its file, without its folder; 'text' if it is no file."""
     path = to_fs_path(uri)
     return Path(path).name if path else "text"
 
@@ -158,7 +158,10 @@ def _version() -> str:
 
 
 def hover_text(document: Document, offset: int) -> str:
-    """Return as Markdown what the word at an offset and the codes of the findings there mean; '' if there is neither."""
+    """Return as Markdown what the word at an offset and the codes of the findings there mean; '' if none has a meaning.
+
+    The codes are left out if the text has changed since its last check.
+    """
     parts = []
     word = document.text.word_at(offset)
     if word is not None:
@@ -185,7 +188,8 @@ def _schedule(names: Names, offset: int) -> Definition | None:
 def _defined(document: Document, d: Definition) -> str:
     """Return what a name is: its kind, its value if it is known, and the statement that defines it.
 
-    For a pipe its placement and its micro-batches are added, for the schedule what it compiles to.
+    If the last check found nothing wrong, the placement and micro-batches of a pipe are added, and what the schedule compiles
+    to.
     """
     result = document.result
     # A name that holds only in a block may have several values. One that holds to the end of the text has one.
@@ -260,7 +264,8 @@ def make_server() -> Server:
         source = server.workspace.get_text_document(uri).source
         text = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
         new = (await server.compiling.ask("format", name_of(uri), text)).get("text")
-        if new is None or new == text:  # a text with syntax errors stays as it is
+        # No edit for a text with syntax errors, if the worker was stopped, or if the text is formatted already.
+        if new is None or new == text:
             return None
         new = new.replace("\n", "\r\n") if "\r\n" in source else new
         return [lsp.TextEdit(range_of(document.text, 0, len(document.text.text)), new)]

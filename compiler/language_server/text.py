@@ -40,7 +40,7 @@ class Text:
     def of(document: str, encoding: str = "utf-16") -> Text:
         """Return the text of a document.
 
-        A byte order mark and the `\\r` of `\\r\\n` become spaces. Any other `\\r` becomes `\\n`.
+        A byte order mark at the start and the `\\r` of each `\\r\\n` become spaces. Any other `\\r` becomes `\\n`.
         """
         text = document.replace("\r\n", " \n").replace("\r", "\n")
         return Text(" " + text[1:] if text.startswith("\ufeff") else text, encoding)

@@ -101,7 +101,7 @@ def _values(source: Source) -> dict[str, str]:
 def _pipes(compiled: Compiled) -> dict[str, str]:
     """Return, by the declared name of a pipe, where its stages are and which micro-batches it has.
 
-    A family has one line for each of its pipes.
+    A family has one line for each of its pipes, for at most MAX_SHOWN of them.
     """
     lines_of: dict[str, list[str]] = {}
     for pipe in compiled.spec.header.pipes:

@@ -16,7 +16,8 @@ from chimerac.chimera_ir.program import Ints, Program, Table
 class Insertion:
     """Instructions to insert: each on `rank`, before row `slot` of the program.
 
-    In one slot they are ordered by `priority`, then by `tie`.
+    If `slot` is where the stream of `rank` ends, the instruction comes at its end. In one slot, the instructions of a rank are
+    ordered by `priority`, then by `tie`.
     """
 
     table: Table
@@ -34,7 +35,7 @@ def insert(program: Program, insertions: list[Insertion]) -> Program:
     # A slot at the end of a stream is also the first row of the next one: the rank tells them apart.
     order = np.lexsort((tie, priority, rank, slot))
     inserted = Table.concatenate([i.table for i in insertions]).take(order)
-    # Insertion number i comes after i other insertions and all rows before its slot.
+    # Inserted instruction number i comes after i other inserted ones and all rows before its slot.
     place = slot[order] + np.arange(len(order))
     old = np.ones(len(program) + len(order), bool)
     old[place] = False

@@ -23,7 +23,10 @@ def lower(tasks: Program, timing: Timing, sync: SyncPolicy, width: int, machine:
 
 
 def lower_replica(tasks: Program, timing: Timing, sync: SyncPolicy, machine: Machine, arrange: bool) -> Program:
-    """Return the program of `lower` for one replica, with a collective for every group, also for those on a single rank."""
+    """Return the program of `lower` for one replica.
+
+    A training program then has a collective for every group of parameters, also for those on a single rank.
+    """
     in_one_order = arrange and machine in ("paired", "serial")
     if arrange:
         tasks = tasks.with_header(machine=machine)  # `transfers` places RECVs for the machine of this header

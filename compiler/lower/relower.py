@@ -40,6 +40,9 @@ def launches_at_end(program: Program) -> bool:
 
 
 def evaluation(program: Program) -> Program:
-    """Return the program that runs only the forwards of a training program, in its order; it is not verified yet."""
+    """Return the program of the forwards alone, in the order of the first replica. It is not verified yet.
+
+    program: of kind training.
+    """
     tasks, h = forwards_only(program), program.header
     return lower(tasks, task_times(tasks), "at end", h.width, h.machine, arrange=True)

@@ -1,9 +1,11 @@
 """Plans an ALLREDUCE for every parameter group on every rank that holds it.
 
     at end             after the rank's last task
-    eager              right after the rank's last weight gradient of the group
+    eager              right after the rank's last weight gradient of the group; if it is in an overlapped pair, after the pair
     eager where idle   in the first gap (a time when the rank idles) between that gradient and the rank's last task; if there
                        is none, at the end (Chimera's eager-sync-opt: Li and Hoefler, SC'21, section 3.2)
+
+A rank that has no gradient of the group, since its pipe has no micro-batches, is ready for the collective from the start.
 
 All collectives follow one total order, by the moment at which their last member launches them. Every rank launches its
 collectives in this order. Those of a single rank are removed later, when the width is known (width.py).
@@ -24,7 +26,7 @@ from chimerac.compiler.tasks import Timing, total_order
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """The launch of the collective of a group on one rank: before row `slot` of the program. group: its number."""
+    """The launch of a group's collective on one rank, before row `slot` of the program. group: the number of the group."""
 
     group: int
     rank: int
@@ -78,7 +80,7 @@ def _launches(
     groups: list[tuple[int, ...]],
     all_reduces: tuple[AllReduce, ...],
 ) -> list[_Launch]:
-    """Return the launches of all groups on all their ranks. groups, all_reduces: stages and all-reduce of each group."""
+    """Return the launches of all groups on all their ranks. groups, all_reduces: the stages and the all-reduce of each."""
     h, t = program.header, program.table
     last = np.full((len(h.pipes), h.stages), -1, np.int64)  # row of the last weight gradient, -1 where there is none
     weight = np.flatnonzero((t.op == Op.BWD) | (t.op == Op.BWD_WEIGHT))
@@ -86,7 +88,7 @@ def _launches(
     gaps = _gaps(program, timing) if policy == "eager where idle" else {}
     result = []
     for g, stages in enumerate(groups):
-        last_gradient: dict[int, int] = {}  # rank -> row of its last weight gradient
+        last_gradient: dict[int, int] = {}  # rank -> row of its last weight gradient of the group, or -1
         for p, pipe in enumerate(h.pipes):
             for s in stages:
                 last_gradient[pipe.placement[s]] = max(last_gradient.get(pipe.placement[s], -1), int(last[p, s]))

@@ -1,18 +1,20 @@
 """Plans a SEND and a RECV for every value that one rank needs from another.
 
-A SEND comes right after the task whose output it sends. A RECV is posted as early as the allowance of its channel permits: at
-most `ahead` values of a channel are posted and not yet read. So a transfer overlaps with the task before its consumer:
+A SEND comes right after the task whose output it sends. If this task is the first of an overlapped pair, the SEND comes right
+after the pair. A RECV is posted as early as the allowance of its channel permits: at most `ahead` values of a channel are
+posted and not yet read. So a transfer overlaps with the task before its consumer:
 
     rank 1:  RECV m0; RECV m1 | FWD m0 | RECV m2 | FWD m1 | RECV m3 ...        ahead = 2
 
 Where a program could then hang, a RECV is posted even earlier. With a window of K sends, SEND number i + K of a channel waits
-until RECV number i is posted. There is a total order of all tasks that every stream and every wait of a task agrees with. In
-this order each RECV comes before the task whose SEND waits for it. Then every wait is for something earlier in the order, and
-the program cannot hang.
+until RECV number i is posted. There is a total order of all tasks that every stream and every wait of a task agrees with. RECV
+number i is placed so that in this order it comes before the task whose output SEND number i + K sends. Then every wait is for
+something earlier in the order. So the program cannot hang, if the header of the tasks names the machine `posted`, `window` or
+`rendezvous`. The queues of `paired` and `serial` need `in_one_order`.
 
-Where transfers take time, each RECV also comes before the first task of its rank that is later, in that order, than the task
-whose output is sent. A transfer begins when both its ends are posted, so it then begins with the SEND. This does not apply to a
-schedule that limits its receive buffers.
+If the schedule has a cost `hop` above 0, each RECV also comes before the first task of its rank that is later, in that order,
+than the task whose output is sent. A transfer begins when both its ends are posted, so it then begins with the SEND. This does
+not apply to a schedule that limits its receive buffers.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def transfers(program: Program, timing: Timing, in_one_order: bool = False, ahea
     """Return the transfers of a program of tasks. timing: its `task_times` (compiler/tasks.py).
 
     in_one_order: every rank has its transfers in the order of the tasks that produce the values. Then they may queue behind
-    each other (the machines `paired` and `serial`), but RECVs are posted later. ahead: the allowance of a channel; without
+    each other (the machines `paired` and `serial`), but a RECV may be posted later. ahead: the allowance of a channel; without
     effect if in_one_order.
     """
     messages = _messages(program)
@@ -73,7 +75,7 @@ def transfers(program: Program, timing: Timing, in_one_order: bool = False, ahea
         Table.concatenate([receive, send]),
         rank=np.concatenate([target, source]),
         slot=np.concatenate([posted - is_second[posted], sent + is_second[sent]]),
-        # In one slot receives come first: another rank's SEND may wait for them.
+        # If not in_one_order, receives come first in a slot: another rank's SEND may wait for them.
         priority=np.repeat([0, 0 if in_one_order else 1], len(pipe)),
         tie=np.tile(tie, 2),
     )
@@ -89,7 +91,7 @@ def _messages(program: Program) -> _Messages:
     rows, forward, stage = (x[(stage >= 0) & (stage < h.stages)] for x in (rows, forward, stage))
     source, target = program.rank_of[rows], placement[t.pipe[rows], stage]
     rows, forward, stage, source, target = (x[source != target] for x in (rows, forward, stage, source, target))
-    # The first consumer of a message to several tasks is the earliest of them.
+    # A message of several micro-batches may have several consumers: the first one counts.
     position, ids = expand(program, rows)
     consumer_keys = stage[position] * h.micro_batches + ids  # as in TaskIndex, for one replica
     consumer = np.full(len(rows), len(t))

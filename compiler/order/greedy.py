@@ -1,24 +1,27 @@
 """The order form `greedy`: an event-driven list scheduler.
 
 Whenever a rank is free, it chooses among its tasks whose inputs have arrived and that no limit forbids. The kind that
-`prefer` names first wins; then the keys decide, then pipe, stage and micro-batch. So equal specs have equal orders.
+`prefer` names first wins; then the keys decide, then pipe, stage and micro-batch. So equal specs have equal orders. Of the
+ready tasks of one kind, pipe and stage only the first by these rules is considered: if a limit forbids it, the others wait
+too.
 
 No task waits for an R: a backward that starts before its R runs the forward again itself, costs that much more, and the R is
 left out. So with R last in `prefer`, an R starts only while the rank can start nothing else. Where `prefer` does not name R,
 the cost of recomputation is not counted, and recomputation does not change the order.
 
-A limit L has L places: one for each micro-batch that it may count. It reserves some of them for every (pipe, stage) in its
-scope that has forwards left: as many places as one forward takes (k where forwards are grouped by k, else 1), minus the
+A limit L on forwards has L places: one for each micro-batch that may be alive. It reserves some of them for every (pipe, stage)
+in its scope that has forwards left: as many places as one forward takes (k where forwards are grouped by k, else 1), minus the
 micro-batches alive there (forwards without their last backward), but not less than 0. A forward may not take the places that
 are reserved for another (pipe, stage).
 
-Let each limit, except those that name R, be F - W <= L or F - B <= L, where L is at least k times the number of
-(pipe, stage) that are counted together. Then the scheduler never gets stuck. Proof: suppose that it is stuck, with no task
-running and no value on its way. No limit forbids a backward, and nothing waits for an R. So every micro-batch alive waits for
-a forward. In a pipe with a micro-batch alive, take the deepest stage s whose forward one of them waits for. A micro-batch alive
-at (pipe, s) would wait for a deeper stage, so none is alive there. Then k places are reserved for (pipe, s), the forward may
-start, and the scheduler is not stuck. If nothing is alive anywhere, all places are free. The count plus the reserved places
-never exceeds L: a forward takes the places reserved for it, or unreserved ones; a backward frees one place and may reserve one.
+Let each limit be F - W <= L, F - B <= L, or one with R as its only kind with a plus sign. In those with F, let L be at least k
+times the number of (pipe, stage) that are counted together. Then the scheduler never gets stuck. Proof: suppose that it is
+stuck, with no task running and no value on its way. No limit forbids a backward, and nothing waits for an R. So every
+micro-batch alive waits for a forward. In a pipe with micro-batches alive, take the deepest stage s whose forward one of them
+waits for. A micro-batch alive at (pipe, s) would wait for a deeper stage, so none is alive there. Then k places are reserved
+for (pipe, s), the forward may start, and the scheduler is not stuck. If nothing is alive anywhere, all places are free, and a
+forward of stage 0 may start. The count plus the reserved places never exceeds L: a forward takes the places reserved for it, or
+unreserved ones; a backward frees one place and may reserve one.
 """
 
 from __future__ import annotations
@@ -43,8 +46,8 @@ FORWARD, BACKWARD = 0, 1  # numbers of kinds: forwards, and the backwards B or I
 class Counter:
     """One limit on one scope, and what it counts there.
 
-    weights: by kind; only_recomputed: only micro-batches that an R runs again are counted; bound: the most that `value` may be;
-    value: the count so far; reserved: the places reserved for all (pipe, stage) of its scope.
+    weights: by kind; only_recomputed: only micro-batches whose forward an R has run again are counted; bound: the most that
+    `value` may be; value: the count so far; reserved: the places reserved for all (pipe, stage) of its scope.
     """
 
     weights: tuple[int, ...]
@@ -187,7 +190,10 @@ def scheduler_of(spec: Spec, order: GreedyOrder, budget: Budget) -> Scheduler:
 
 
 def _counters(spec: Spec, order: GreedyOrder, ops: tuple[Op, ...], budget: Budget) -> list[list[Counter]]:
-    """Return the counters of each cell: one for each limit. Cells in one scope of a limit share its counter."""
+    """Return the counters of each cell: one for each limit; none if its pipe has no micro-batches.
+
+    Cells in one scope of a limit share its counter.
+    """
     h = spec.header
     result: list[list[Counter]] = [[] for _ in range(len(h.pipes) * h.stages)]
     for bound in order.bounds:

@@ -1,7 +1,7 @@
 """The order form `listing`: the tasks of every rank, one after another, with loops and conditions.
 
-A task may omit what the state of its rank determines: `F p` is the next forward of pipe p there, `W` the oldest weight gradient
-that is pending on the rank.
+A task may omit what the state of its rank determines. `F p` is the next forward of pipe p there, if p has only one stage on the
+rank. `W` is the oldest weight gradient that is pending on the rank.
 """
 
 from __future__ import annotations
@@ -85,15 +85,16 @@ class _Lister:
             raise refuse("E306", message, a.span, values_of(a.count, env))
         for i in range(low, high + 1):
             self.run(rank, a.body, {**env, a.binder.name: i} if a.binder else env)
-            # After one repetition the meaning of each action is known. If no loop changes these meanings, all other
-            # repetitions are listed at once.
+            # After one repetition the meaning of each action is known. Where `_repeatable` and `rank.repeat` allow it, all
+            # other repetitions are listed at once, in much less time.
             if i == low < high and (tasks := self._repeatable(rank, a.body)) is not None and rank.repeat(tasks, high - low):
                 return
 
     def _repeatable(self, rank: Rank, actions: tuple[n.Action, ...]) -> list[tuple[int, int, Cell]] | None:
         """Return the meaning, kind and cell of each action of a loop's body, after one repetition.
 
-        Return None unless each action is a task without a micro-batch, of one cell that no loop changes.
+        Return None unless each action is a task without a micro-batch that could mean one cell only, whatever the values of the
+        names that loops change.
         """
         tasks = []
         for a in actions:
@@ -133,13 +134,16 @@ class _Lister:
         return refuse("E306", message, a.span, help=f"name the pipe and the stage, for instance {example}")
 
     def _cells(self, rank: Rank, a: n.TaskAction, env: Env) -> list[Cell]:
-        """Return the cells of a rank that an action could mean, and keep them in `rank.candidates` if no loop changes them.
+        """Return the cells of a rank that an action could mean.
 
-        Raises ChimeraError E306 for a pipe that does not exist, or a stage that is not on the rank.
+        They are kept in `rank.candidates` if they depend on no name whose value a loop changes. Raises ChimeraError E306 for a
+        pipe that does not exist, or a stage that this pipe, or any pipe if none is named, does not have on the rank.
         """
         self.budget.spend(len(rank.cells) // 4, a.span)
         cells, selecting = rank.cells, [e for e in (a.stage, a.pipe and a.pipe.index) if e]
+        of_pipe = ""
         if a.pipe is not None:
+            of_pipe = f" of {a.pipe.name.name}"
             members = self.order.pipes[a.pipe.name.name]
             if a.pipe.index is not None:
                 index = self._scalar(a.pipe.index, env)
@@ -148,15 +152,17 @@ class _Lister:
                     help = f"known: {', '.join(f'{a.pipe.name.name}[{i}]' for i in sorted(members)[:20])}"
                     raise refuse("E306", message, a.pipe.span, values_of(a.pipe.index, env), help=help)
                 members = {index: members[index]}
+                of_pipe += f"[{index}]"
             pipes = frozenset(members.values())
             cells = [c for c in cells if c.pipe in pipes]
         if a.stage is not None:
-            stage = self._scalar(a.stage, env)
-            cells = [c for c in cells if c.stage == stage]
+            stage, possible = self._scalar(a.stage, env), cells
+            cells = [c for c in possible if c.stage == stage]
             if not cells:
-                message = f"stage {stage} is not placed on rank {rank.number}"
-                held = ", ".join(str(s) for s in sorted({c.stage for c in rank.cells}))
-                help = f"stages of rank {rank.number}: {held or 'none'}"
+                message = f"stage {stage}{of_pipe} is not placed on rank {rank.number}"
+                held = ", ".join(str(s) for s in sorted({c.stage for c in possible}))
+                where = f"{of_pipe} on" if of_pipe else " of"
+                help = f"stages{where} rank {rank.number}: {held or 'none'}"
                 raise refuse("E306", message, a.stage.span, values_of(a.stage, env), help=help)
         if id(a) not in self.is_fixed:
             self.is_fixed[id(a)] = self.varying.isdisjoint(name for e in selecting for name in names_in(e))
@@ -169,7 +175,9 @@ class _Lister:
         self.budget.spend(len(cells) // 4, a.span)
         pending = [cell for cell in cells if cell.pending]
         if not pending:
-            raise refuse("E306", f"no weight gradient is pending on rank {rank.number}", a.span, help="list its I before")
+            named = "" if len(cells) == len(rank.cells) else " that this W could mean"
+            message = f"no weight gradient{named} is pending on rank {rank.number}"
+            raise refuse("E306", message, a.span, help="list its I before")
         return pending[0] if len(pending) == 1 else min(pending, key=lambda c: next(iter(c.pending.values())))
 
     def _ids(self, rank: Rank, a: n.TaskAction, kind: int, cell: Cell, env: Env) -> tuple[int, int]:

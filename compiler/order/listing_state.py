@@ -17,7 +17,8 @@ KIND_OF = {letter: int(op) for letter, op in KINDS.items()}
 # micro-batch.
 PHASE = (0, 1, 1, 2, 3)
 # By phase: the bits of the kinds after which a micro-batch needs no task of the phase. After its backward a micro-batch
-# needs no recomputation.
+# needs no recomputation. After a B it needs no weight gradient either, but that is not noted here: the next W is found with
+# `Cell.pending`.
 _DONE = (0b00001, 0b00110, 0b01000, 0b10110)
 # By kind: the phases of which a micro-batch needs no task after a task of this kind.
 _PHASES = tuple(tuple(phase for phase, done in enumerate(_DONE) if done >> kind & 1) for kind in range(len(PHASE)))
@@ -35,8 +36,8 @@ class Cell:
 
     micro_batches: their numbers in the program; everywhere else here a micro-batch has its number in the pipe. listed: for each
     micro-batch of the pipe, a bit per kind; next: for each phase, the first micro-batch that still needs a task of it, or the
-    number of micro-batches if none does; pending: the micro-batches with I and without W, each with the number of its I on the
-    rank; meanings: id() of an action -> the number of its meaning in this cell.
+    number of micro-batches if none does; pending: the micro-batches with an I and no W after it, each with the number of its I
+    on the rank; meanings: id() of an action -> the number of its meaning in this cell.
     """
 
     pipe: int
@@ -62,7 +63,8 @@ class Rank:
     """What one rank has listed so far.
 
     candidates: id() of an action -> the cells that it could mean, if no loop changes them; rows: the meaning and the operand of
-    each task, in one flat list, because the garbage collector would visit tuples; inputs: how many I it has listed.
+    each task, in one flat list, because the garbage collector would visit tuples; inputs: how many I it has listed, counted for
+    each micro-batch.
     """
 
     number: int

@@ -23,10 +23,10 @@ MAX_NAMED = 8  # omitted micro-batches, conditions, or other formulas that a fin
 
 @dataclass(frozen=True, slots=True)
 class _FormulaTasks:
-    """The tasks that one formula places, one entry each.
+    """The tasks that one formula places.
 
-    formula: the number of the formula; each_stage, each_id: one entry per micro-batch of each task: the task's stage, and the
-    number of the micro-batch in the program.
+    formula: its number. stage, operand, tick: one entry per task; operand: the number of its list of micro-batches. each_stage,
+    each_id: one entry per micro-batch of each task: the task's stage, and the number of the micro-batch in the program.
     """
 
     formula: int
@@ -42,7 +42,8 @@ class _FormulaTasks:
 def order_by_ticks(spec: Spec, order: TicksOrder, budget: Budget) -> Ordered:
     """Return every rank's tasks in the order of their ticks.
 
-    Raises ChimeraError: E303 two tasks of one rank on one tick, and what `order_with_ties` raises.
+    Raises ChimeraError: E303 two tasks of one rank on one tick, except a W that `fill` places on the tick of its I; and what
+    `order_with_ties` raises.
     """
     ordered, tick = order_with_ties(spec, order, budget)
     collides = (np.diff(tick) == 0) & (np.diff(ordered.program.rank_of) == 0)  # with the next row
@@ -56,11 +57,11 @@ def order_by_ticks(spec: Spec, order: TicksOrder, budget: Budget) -> Ordered:
 def order_with_ties(spec: Spec, order: TicksOrder, budget: Budget) -> tuple[Ordered, Ints]:
     """Return every rank's tasks in the order of their ticks, and the ticks.
 
-    Tasks of one rank on one tick are accepted, in the order of the formulas. `order_by_ticks` reports them as E303. The search
-    for suggestions uses this function, since a suggestion may separate such tasks.
+    Tasks of one rank on one tick are accepted, in the order of the formulas. Those of `fill` come last. `order_by_ticks`
+    refuses such tasks. compiler/diagnose/suggest.py reads this order, to suggest an edit that changes little of it.
 
     Raises ChimeraError: E301 a task without a formula, or a group that begins before micro-batch 0; E302 a task with two
-    formulas or in two groups, or a full and a split backward of one micro-batch; E205, E206 and E211 (`evaluate`).
+    formulas or in two groups, or a full and a split backward of one micro-batch and stage; E205, E206 and E211 (`evaluate`).
     """
     h, lists = spec.header, MicroBatchLists(spec.header.micro_batches)
     placed, remaining = [], len(KINDS) * h.stages * h.micro_batches
@@ -96,7 +97,8 @@ def order_with_ties(spec: Spec, order: TicksOrder, budget: Budget) -> tuple[Orde
 def _fill(filling: Filling, rank: Ints, input_tick: Ints, budget: Budget) -> Ints:
     """Return the ticks of the weight gradients that `fill` places, given the ranks and the ticks of their input gradients.
 
-    The input gradients are given by rank, then by tick. A weight gradient is not earlier than its input gradient.
+    The input gradients are sorted by rank, then by tick. A weight gradient that the formula places before its input gradient
+    gets the tick of its input gradient.
     """
     count = len(rank)
     budget.spend(64 + count // 4, filling.span)
@@ -108,7 +110,7 @@ def _fill(filling: Filling, rank: Ints, input_tick: Ints, budget: Budget) -> Int
 
 
 def _is_before_its_weight_gradient(ordered: Ordered) -> npt.NDArray[np.bool_]:
-    """Return, for every row but the last, whether it is an I and the next row is the W of the same micro-batches."""
+    """Return, for every row but the last, whether it is an I and the next row is its W."""
     t = ordered.program.table
     result: npt.NDArray[np.bool_] = (t.op[:-1] == Op.BWD_INPUT) & (t.op[1:] == Op.BWD_WEIGHT)
     for column in (t.pipe, t.stage, t.operand):
@@ -147,8 +149,9 @@ def _place(spec: Spec, lists: MicroBatchLists, number: int, f: Formula, budget: 
 def _groups(f: Formula, count: int, budget: Budget) -> tuple[Ints, Ints, Ints]:
     """Return the first and last micro-batch of every group, and the numbers of the groups. count: the pipe's micro-batches.
 
-    A group ends at the pipe's last micro-batch at the latest. Groups that are empty or begin after it are left out. Without
-    `m = LOW .. HIGH` every micro-batch is a group. Raises ChimeraError E301 for a group that begins before micro-batch 0.
+    Micro-batches are numbered within the pipe. A group ends at the pipe's last micro-batch at the latest. Groups that are empty
+    or begin after it are left out. Without `m = LOW .. HIGH` every micro-batch is a group. Raises ChimeraError E301 for a group
+    that begins before micro-batch 0.
     """
     numbers = np.arange(count, dtype=np.int64)
     if f.group is None:
@@ -165,7 +168,8 @@ def _groups(f: Formula, count: int, budget: Budget) -> tuple[Ints, Ints, Ints]:
 def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], budget: Budget) -> None:
     """Check that every (stage, micro-batch) has one F, at most one R, and either one B, or one I and one W.
 
-    Raises ChimeraError E301 and E302. placed: the tasks of the formulas, or of the first ones if these place too many.
+    With a fill every I has its W. Raises ChimeraError E301 and E302. placed: the tasks of the formulas, or of the first ones if
+    these place too many.
     """
     h = spec.header
     found: list[Diagnostic] = []
@@ -294,10 +298,10 @@ def _duplicate_findings(
 
 
 def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:
-    """Return one finding for each pair of formulas that place tasks of a rank on one tick, with the first such tasks.
+    """Return one finding for each pair of formulas that place a row of `rows` and the row after it, with the first such rows.
 
     There are at most MAX_FOUND findings. A pair may be one formula twice, and the fill counts as a formula.
-    rows: those whose next row is on the same rank and has the same tick; tick: of every row.
+    rows: each collides with the row after it, which is on the same rank and has the same tick; tick: of every row.
     """
     program = ordered.program
     pairs: dict[tuple[int, int], list[int]] = {}
@@ -313,8 +317,10 @@ def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:
             notes.append(f"{len(collisions)} such pairs in all")
         help = "shift one formula; a rank runs one task at a time"
         if ordered.span(row) == ordered.span(row + 1):
-            help = "one formula places both: change its ticks so that they differ, or place their stages on different ranks"
-            if program.table.pipe[row] != program.table.pipe[row + 1]:
+            help = "one formula places both: change its ticks so that they differ"
+            if program.table.stage[row] != program.table.stage[row + 1]:
+                help += ", or place their stages on different ranks"
+            if ordered.origin[row] != ordered.origin[row + 1]:  # one rule, which is a formula for each of several pipes
                 help = "one formula places both: write one for each pipe, or place their stages on different ranks"
         found.append(Diagnostic("E303", message, ordered.span(row), f"places {program.text(row)}", tuple(notes), help))
     return found

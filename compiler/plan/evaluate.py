@@ -43,7 +43,8 @@ class Bounds:
     """What is known of a configuration without compiling it.
 
     time: no iteration is shorter, in nanoseconds; memory: some rank needs at least this many bytes; tasks: the forwards and
-    backwards of one replica, a split backward counted once; reason: why the configuration is not possible, '' if it may be.
+    backwards of one replica, counted for each micro-batch, and a split backward counted once; reason: why the configuration is
+    not possible, '' if it may be.
     """
 
     time: int = 0

@@ -33,13 +33,14 @@ DIFFERENCES = ("D x W", "micro-batch", "parameter", "recompute", "schedule")
 class PlanResult:
     """The result of a search for the best configuration.
 
-    best: of the fastest configuration that fits; outcomes: of all configurations that the search tried. neighbours: the name of
-    a choice, and the outcome of a configuration that differs from the best one in this choice (`_neighbours`).
+    best: the outcome of the fastest configuration that fits; outcomes: those of all configurations that the search tried.
+    neighbours: for each configuration that differs from the best one in one choice, the choice and the outcome (`_neighbours`).
+    is_interrupted: whether Ctrl-C ended the search. Then neighbours is empty.
 
-    The other fields count configurations. total: all; impossible: those that are not possible, by the code of the reason, or by
-    the reason itself if it has no code; too_large: those whose bounds show that they do not fit; too_slow: those left out
-    because even their least time is more than the time of another one with as many ranks; left: those that were not tried,
-    since the search was interrupted. is_interrupted: whether Ctrl-C ended the search, maybe before all neighbours were known.
+    The fields from `total` to `left` count configurations. total: all; impossible: those that are not possible, by the code of
+    the reason, or by the reason itself if it has no code; too_large: those whose bounds show that they do not fit; too_slow:
+    those left out because even their least time is more than the time of another one whose replicas have as many ranks; left:
+    those that were not tried, since the search was interrupted.
     """
 
     problem: Problem
@@ -156,8 +157,9 @@ def _neighbours(
 ) -> list[tuple[str, Outcome]]:
     """Return, for each possible configuration that differs from the best one in one choice, the choice and the outcome.
 
-    Of the configurations of another schedule only the one with the best parameters is returned. Those that do not fit are
-    returned too.
+    `_difference` says what counts as one choice. Of the configurations of another schedule only the one with the best
+    parameters is returned. Configurations that do not fit are returned too. Those whose program turned out not to be possible
+    are left out.
     """
     near = [(what, c) for c in possible if (what := _difference(best, c, possible))]
     futures = {c: workers.outcome(c) for _, c in near if c not in state.outcomes}
@@ -183,8 +185,9 @@ def _preference(o: Outcome) -> tuple[Any, ...]:
 def _difference(best: Configuration, other: Configuration, possible: Sequence[Configuration]) -> str:
     """Return in which choice another configuration differs from the best one, by its name in DIFFERENCES.
 
-    Return '' if it differs in none or in several. Of D x W and of micro-batches only the nearest possible values count: return
-    '' if another one is between the two.
+    Return '' if it differs in none or in several. All parameters of a schedule besides D and N are one choice. Those of another
+    schedule are not compared. Of D x W and of micro-batches only the nearest possible values count: return '' if another one is
+    between the two.
     """
     same = {
         "D x W": best.ranks == other.ranks,
@@ -274,7 +277,7 @@ def _outcome(c: Configuration) -> Outcome:
 
 
 class _Workers:
-    """Processes that evaluate configurations. With `processes` 1, or after one was killed, the caller's process does so."""
+    """Processes that evaluate configurations. With `processes` 1, or after one of them was killed, the caller does."""
 
     def __init__(self, evaluator: Evaluator, processes: int) -> None:
         self._evaluator = evaluator

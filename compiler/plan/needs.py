@@ -2,8 +2,8 @@
 
 At each instruction a rank holds a number of entries of each type (chimera_ir/lifetimes.py). Only the bytes of an entry depend
 on the partition, not these numbers. So the peak of a rank is the largest of several sums, one for each instruction. Most
-instructions can be left out: those at which the rank holds no more entries of any type than at another one. The instructions
-that are left are called moments.
+instructions can be left out: those at which the rank holds no more entries of any type than at another one (of SENT_UNCOPIED,
+whose bytes are subtracted: no fewer). The instructions that are left are called moments.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class Needs:
         self._by_cut: dict[tuple[Kind, Value, int], Floats] = {}
 
     def held(self, stage: int, where: Where, tied: bool) -> Floats:
-        """Return the bytes of weights, gradients and optimizer state of a stage, by range. tied: count tied parameters too."""
+        """Return the bytes of weights, gradients and optimizer state of a stage, by range.
+
+        An evaluation program has weights only. tied: count tied parameters too.
+        """
         r = self.ranges
         weights, gradients = (r.weights, r.gradients) if tied else (r.untied_weights, r.untied_gradients)
         if self.program.header.kind != "training":
@@ -63,9 +66,9 @@ class Needs:
     def moments(self, group: Group, stage: int, where: Where, values: bool = True, only: slice = slice(None)) -> Floats:
         """Return the bytes of the entries of a stage, by moment and range. Each entry of a rank belongs to one of its stages.
 
-        values: count the values and messages at the stage's boundaries. False: the workspace counts the output and the gradient
-        of the input instead (`workspace_with_values` in ranges.py), and a longer range never needs less. only: the moments to
-        return.
+        values: count the values and messages at the stage's boundaries. False: leave them out. If the model has peaks, the
+        workspace then counts the output and the gradient of the input (`workspace_with_values` in ranges.py). With False a
+        longer range never needs less. only: the moments to return.
         """
         begins, ends = where
         columns, tables = [], []
@@ -138,9 +141,9 @@ class Needs:
         return float(self._values(kind, value, count)[cuts[boundary_of(value, stage) + 1]])
 
     def _values(self, kind: Kind, value: Value, count: int) -> Floats:
-        """Return, by cut, the bytes of an entry whose tensors are the output of the layer before the cut.
+        """Return, by cut, the bytes of an entry for the output of the layer before the cut, or for the gradient of this output.
 
-        A cut is the first layer of a stage. Before layer 0 there is no output: 0 bytes.
+        A cut is the first layer of a stage, or the number of layers. Before layer 0 there is no output: 0 bytes.
         """
         if (kind, value, count) not in self._by_cut:
             found = [0, *(value_bytes(kind, value, layer.boundary, count) for layer in self.model.layers)]

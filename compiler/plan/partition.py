@@ -64,7 +64,7 @@ def best_partition(
         return BestPartition(first, slowest, slowest)
     most_cost, effort = slowest, Effort.of(program.header.stages, len(times))
     cuts, bound = Search(needs, times, limit_bytes, effort, most_cost).best()
-    while cuts is None and most_cost < sum(times):  # ranges that cost more are tried only if no cheaper ones fit
+    while cuts is None and most_cost < sum(times):  # ranges that cost more are tried only if cheaper ones give no cuts
         most_cost = min(2 * most_cost, sum(times))
         cuts, bound = Search(needs, times, limit_bytes, effort, most_cost).best()
     if cuts is None:

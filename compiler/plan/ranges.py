@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 class Ranges:
     """Bytes by [first layer, layer after the last]. activations: by `lifetimes.ACTIVATIONS`; workspace: by Run.
 
-    workspace leaves out the output of the range and the gradient of its input, which are counted as values.
+    workspace leaves out what is counted as a value: the output of the range, and the gradient of its input.
     workspace_with_values counts them too: its sum with the activations is never less in a longer range.
 
     weights, gradients: with each tied parameter of the range once. untied_weights, untied_gradients: without tied parameters.
@@ -73,7 +73,10 @@ def ranges_of(model: ModelDescription) -> Ranges:
 def _workspaces(
     model: ModelDescription, kept: Floats, split_kept: Floats, weight_kept: Floats
 ) -> tuple[dict[Run, Floats], dict[Run, Floats]]:
-    """Return the tables `workspace` and `workspace_with_values` of Ranges. The arguments are tables too: what a range keeps."""
+    """Return the tables `workspace` and `workspace_with_values` of Ranges.
+
+    kept, split_kept, weight_kept: tables of what each range keeps, as in `Layer`.
+    """
     n, boundaries = len(model.layers), [x.boundary for x in model.layers]
     if not model.has_peaks:
         none = {run: np.zeros((n + 1, n + 1)) for run in Run}

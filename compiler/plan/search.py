@@ -1,11 +1,11 @@
 """The search for the partition whose slowest stage is as fast as possible while no rank needs more than a limit.
 
 allowed    the ranges of layers that each stage can have, if the other stages of its ranks need as little as possible
-paths      a dynamic program over the stages finds the best sequence of allowed ranges, in a time of order
-           stages x layers x longest range. Where each rank has one stage, this sequence is the optimum.
-coupled    where ranks have several stages: a binary search finds the least cost of the slowest stage with which some path fits
-           every rank. For each cost that it tries, multipliers of the ranks' needs find such a path, or prove that there is
-           none (Lagrange relaxation). A depth-first search decides what they leave open, within an Effort.
+paths      a path is a sequence of allowed ranges, one for each stage. A dynamic program over the stages finds the best path, in
+           a time of order stages x layers x longest range. Where each rank has one stage, this path is the optimum.
+coupled    where ranks have several stages: a binary search looks for the least cost of the slowest stage with which some path
+           fits every rank. For each cost that it tries, multipliers of the ranks' needs find such a path, or prove that there
+           is none (Lagrange relaxation). A depth-first search decides what they leave open, within an Effort.
 
 A *moment* is an instruction at which a rank may need most (needs.py).
 """
@@ -25,10 +25,10 @@ from chimerac.compiler.plan.ranges import Floats, sums_of
 Cuts = list[int]  # the first layer of each stage, and the number of layers
 Mask = npt.NDArray[np.bool_]
 ROUNDS = 60  # the most changes of the multipliers in one call of `within`
-FIRST_STEP = 0.5  # the size of the first change of the multipliers
-STEP_FACTOR = 0.93  # the size of each later change, relative to the one before
+FIRST_STEP = 0.5  # the step of the first change: a multiplier changes by the step times how far its constraint is above 1
+STEP_FACTOR = 0.93  # the step of each later change, relative to the one before
 ROUNDING = 1 + 1e-9  # a factor that covers rounding errors
-CELLS = 1_000_000  # of the tables (moments x ranges) that are computed at once
+CELLS = 1_000_000  # about as many cells of a stage's table (moments x ranges) are computed at once, but at least one moment
 FULL_EFFORT_SIZE = 64 * 256  # stages x layers up to which a search has the full effort
 
 
@@ -41,14 +41,14 @@ class Effort:
 
     @staticmethod
     def of(stages: int, layers: int) -> Effort:
-        """Return the effort for a problem of this size: less for a larger one, so that the time does not grow with it."""
+        """Return the effort for a problem of this size: less beyond FULL_EFFORT_SIZE, where rounds and ranges take longer."""
         share, full = min(1.0, FULL_EFFORT_SIZE / (stages * layers)), Effort()
         return Effort(round(full.rounds * share), round(full.ranges * share))
 
 
 @dataclass(slots=True)
 class _Constraint:
-    """The need of a group of ranks at one moment, as a share of the limit: it must be at most 1.
+    """What a rank of a group needs at one moment, without tied parameters, as a share of the limit: it must be at most 1.
 
     parts: by stage, the share of the limit that each of its ranges needs.
     """
@@ -81,9 +81,9 @@ class Search:
             self._restrict(group)
 
     def best(self) -> tuple[Cuts | None, int]:
-        """Return the best cuts that are found within the effort, None if there are none, and a lower bound.
+        """Return the best cuts that are found within the effort, None if none are found, and a lower bound.
 
-        The best cuts are those whose slowest stage costs least. The lower bound is of this cost.
+        The best cuts are those whose slowest stage costs least. The lower bound is of this cost, for all cuts that fit.
         """
         cuts = self._path(self._costs, np.maximum)
         if cuts is None:
@@ -92,8 +92,8 @@ class Search:
         cuts = self._evenly(bound)
         if not self.is_coupled or self._fits(cuts):
             return cuts, bound
-        # The cost of the slowest stage is one of `values`. values[high] is the least with which cuts were found. Until some are
-        # found, the probes are farther apart each time; then each halves what is left.
+        # The cost of the slowest stage is one of `values`. Until cuts are found, the probes are farther apart each time. After
+        # that values[high] is the least cost with which cuts were found, and each probe halves what is left.
         values = np.unique(np.concatenate([self._costs(s)[allowed] for s, allowed in enumerate(self.allowed)]))
         low, high, step = int(np.searchsorted(values, bound)), len(values), 1
         best: Cuts | None = None
@@ -133,7 +133,7 @@ class Search:
                 constraint.multiplier = max(0.0, constraint.multiplier + step * (load - 1))
             step *= STEP_FACTOR
             active = [c for c in self.constraints.values() if c.multiplier > 0]
-            # Cuts that fit need at most a share of 1 in each constraint.
+            # Cuts that fit need at most 1 in each constraint. So their weight is at most the sum of the multipliers.
             most = sum(c.multiplier for c in active) * ROUNDING
             to_go, choices = self._to_go(partial(self._weighted, active), np.add, tried)
             if to_go[0][0] > most:
@@ -234,7 +234,7 @@ class Search:
             least = {s: parts[s].min(axis=(1, 2), where=self.allowed[s], initial=np.inf) for s in group.stages}
             all_least = np.sum(list(least.values()), axis=0)
             for s in group.stages:
-                with np.errstate(invalid="ignore"):  # a stage without any range has an infinite need
+                with np.errstate(invalid="ignore"):  # a stage without any range needs infinity, and inf - inf is no number
                     needed = parts[s] + (all_least - least[s])[:, None, None]
                 self.allowed[s] = self.allowed[s] & (needed <= self.limit).all(axis=0)
 
@@ -272,7 +272,10 @@ class Search:
         return cuts
 
     def _evenly(self, slowest: float) -> Cuts | None:
-        """Return, of the allowed cuts whose stages cost at most `slowest`, those with the least sum of squared costs."""
+        """Return, of the allowed cuts whose stages cost at most `slowest`, those with the least sum of squared costs.
+
+        None if there are no such cuts.
+        """
         tried = [allowed & (self._costs(s) <= slowest) for s, allowed in enumerate(self.allowed)]
         scale = max(1.0, float(self.costs.max()) / self.stages)  # the mean cost of a stage, so that no square is very large
         return self._cuts_of(self._to_go(lambda s: (self._costs(s) / scale) ** 2, np.add, tried)[1])
@@ -321,7 +324,8 @@ class Search:
 def least_need(needs: Needs, costs: Sequence[int], limit: int, cuts: Cuts) -> tuple[Cuts, bool]:
     """Return the cuts in which the rank that needs most needs least, and whether that is proved.
 
-    limit: bytes; only larger limits are tried. cuts: any cuts, returned if no better ones are found.
+    limit: bytes; cuts that need at most this are not improved further. cuts: any that need more, returned if no better ones are
+    found.
     """
     low, high, is_proved = limit + 1, needs.most(cuts), True
     effort = Effort.of(needs.program.header.stages, len(costs))

@@ -12,16 +12,16 @@ from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState
 from chimerac.compiler.resolve.sizes import micro_batch_size
 from chimerac.compiler.syntax import nodes as n
 
-CHOICES = (0, 1, 2, 4)  # the values that are tried for a parameter besides D and N, if a schedule uses it (`_used`)
+CHOICES = (0, 1, 2, 4)  # tried for a parameter besides D and N, if a schedule uses it (`_used`) and no values are given for it
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Configuration:
     """One way to run a model. Of equally good ones the least is preferred: `order=True` compares the fields in order.
 
-    ranks: D, of one replica; width: W. micro_batch: the samples of a micro-batch as `--micro-batch` gives it; the micro-batches
-    of a schedule with a `size` are a fraction of it. micro_batches: the number of micro-batches of the given size in an
-    iteration of one replica. own: the chosen values of the schedule's parameters besides D and N, by name; parameters that are
+    ranks: D, of one replica; width: W. micro_batch: the samples of a micro-batch as `--micro-batch` gives it; with `size A/B`
+    those of the schedule have A/B times as many. micro_batches: how many micro-batches of `micro_batch` samples are in an
+    iteration of one replica. own: the chosen values of the schedule's parameters besides D and N, by name; those that are
     not in it keep their defaults. recompute: whether all stages recompute; if not, none does.
     """
 
@@ -62,7 +62,7 @@ class Problem:
 
 
 def configurations(problem: Problem, trees: Mapping[str, n.Schedule]) -> Iterator[Configuration]:
-    """Yield all configurations of a problem, also those that turn out not to be possible. trees: of its schedules."""
+    """Yield the configurations to be evaluated for a problem. Some may turn out not to be possible. trees: of its schedules."""
     p = problem
     least_samples, most_samples = p.profile.sizes[0].samples, p.profile.sizes[-1].samples
     for ranks in _divisors(p.ranks):
@@ -82,7 +82,7 @@ def configurations(problem: Problem, trees: Mapping[str, n.Schedule]) -> Iterato
 
 
 def parameters(c: Configuration, tree: n.Schedule) -> dict[str, int]:
-    """Return the parameters of a configuration's schedule. N counts micro-batches of the schedule's own size."""
+    """Return the parameters that a configuration gives to its schedule. N counts micro-batches of the schedule's own size."""
     numerator, denominator = micro_batch_size(tree)
     given = {"D": c.ranks, "N": c.micro_batches * denominator // numerator}
     return {name: given[name] for name in names(tree) if name in given} | dict(c.own)

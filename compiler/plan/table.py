@@ -63,7 +63,7 @@ def _stages(program: Program, model: ModelDescription, state: OptimizerState, co
 
 
 def _activations(program: Program, model: ModelDescription) -> tuple[list[int], list[int]]:
-    """Return, for each stage, the most activations that one rank holds, and the most bytes of activations."""
+    """Return two lists with a number for each stage: its activations and their bytes, each the most of one rank at one time."""
     lives = activations(program)
     stages = model.stage_sums(partition_for(program.partition, model, program.header.stages).layers)
     alive, kept = [], []

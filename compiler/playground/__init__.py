@@ -1,1 +1,1 @@
-"""The playground: a page on this host with an editor for a schedule, its timeline, and limits for every request."""
+"""The playground: the page of `chimerac serve`, with an editor for a schedule and its timeline, and the server of the page."""

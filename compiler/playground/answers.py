@@ -58,7 +58,7 @@ def findings(error: ChimeraError, setting: Setting) -> dict[str, Any]:
     """Return the first limits.FINDINGS findings of an error, and the count of all.
 
     `place`: lines and columns from 1, the end just past the last character; None without a place in the text. `fields`: the
-    names of the page's fields that a finding without a place is about.
+    names of the page's fields that a finding without a place is probably about.
     """
     shown = [_finding(d, setting) for d in error.diagnostics[: limits.FINDINGS]]
     return {"findings": shown, "count": len(error.diagnostics)}
@@ -112,8 +112,10 @@ def _costs(simulation: Simulation, given: Mapping[str, str]) -> list[dict[str, A
 def sliders(schedule: n.Schedule, given: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return the parameters of a schedule, each with its value and with the values that its slider offers.
 
-    A slider offers values that the schedule's requirements allow, as many as can be tried within limits.OPERATIONS. `value` is
-    None if it cannot be computed. given: values that replace defaults, by name.
+    A slider offers values with which the schedule's requirements hold if no other parameter is given another value. It offers
+    only those that can be tried within limits.OPERATIONS. `value` is None if `_values` has none for the parameter.
+
+    given: values that replace defaults, by name.
     """
     values, found = _values(schedule, given), []
     names = [s.name.name for s in schedule.statements if isinstance(s, n.Param)]
@@ -137,7 +139,7 @@ def _candidates(value: int) -> list[int]:
 
 
 def _values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, int]:
-    """Return the values of the parameters above the first expression that cannot be computed.
+    """Return the values of the parameters above the first default or let that cannot be computed.
 
     A parameter that is not given and has no default is left out.
     """
@@ -158,9 +160,10 @@ def _values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, int]:
 
 
 def _sliders_of_wrong_text(text: str, given: Mapping[str, int]) -> list[dict[str, Any]] | None:
-    """Return the sliders of a text with findings.
+    """Return the sliders of a text when the text or the setting has findings.
 
-    None for syntax errors, findings about params, lets or requirements, and a parameter that has no value.
+    None for syntax errors, for wrong names and types in params, lets and requirements, and for a parameter without a value. A
+    requirement that does not hold is none of these: a slider can correct it.
     """
     try:
         schedule, found = parse(Source(NAME, text)), Findings()

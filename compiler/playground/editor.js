@@ -1,4 +1,4 @@
-// The editor: a textarea, and below it a layer that shows the same text with colours and underlines. Both have the same font,
+// The editor: a textarea, and behind it a layer that shows the same text with colours and underlines. Both have the same font,
 // and neither wraps lines. So the browser itself puts every underline below its word, also with tabs and wide characters.
 
 const MAX_COLOURED = 60000; // characters; a longer text is shown without colours
@@ -26,7 +26,7 @@ export class Editor {
   /** Set the words that are coloured as keywords. */
   setKeywords(words) { this.tokens = new RegExp(`(#[^\\n]*)|\\b(${words.join("|")})\\b|\\b([0-9]+)\\b`, "g"); }
 
-  /** Replace the whole text. The browser's undo still leads back to the text before. */
+  /** Replace the whole text. The browser's undo leads back to the text before, where execCommand works. */
   replace(value) {
     this.text.focus();
     this.text.setSelectionRange(0, this.text.value.length);
@@ -159,7 +159,7 @@ export class Editor {
     if (found) this.select(found.begin);
   }
 
-  /** Show the findings below the pointer; if there are none, those at the caret while the text has the focus. */
+  /** Show the findings under the pointer; if there are none, those at the caret while the text has the focus. */
   hover(event) {
     const over = this.marks.filter(({ node }) => [...node.getClientRects()].some((r) =>
       event.clientX >= r.left - 2 && event.clientX <= r.right + 2 && event.clientY >= r.top && event.clientY <= r.bottom + 3));
@@ -174,13 +174,13 @@ export class Editor {
     if (marks.length) this.showTooltip(marks); else this.hideTooltip();
   }
 
-  /** Show the findings of some marks at the first mark: below it if there is room, else above it. Nothing is shown if this mark is out of view. */
+  /** Show the findings of some marks at the first mark: below it if there is room, else above it. Nothing is shown if this mark is scrolled out of view. */
   showTooltip(marks) {
     const findings = [...new Set(marks.map((m) => m.finding))];
     this.tooltip.replaceChildren(...findings.map((x) => describe(x, false)));
     this.tooltip.hidden = false;
     const r = marks[0].node.getBoundingClientRect(), field = this.text.getBoundingClientRect();
-    if (r.bottom < field.top || r.top > field.bottom || r.right < field.left) { this.hideTooltip(); return; }
+    if (r.bottom < field.top || r.top > field.bottom || r.right < field.left || r.left > field.right) { this.hideTooltip(); return; }
     const size = this.tooltip.getBoundingClientRect();
     const below = r.bottom + 8 + size.height < window.innerHeight ? r.bottom + 8 : r.top - size.height - 8;
     this.tooltip.style.left = `${Math.max(8, Math.min(Math.max(r.left, field.left), window.innerWidth - size.width - 8))}px`;

@@ -1,4 +1,4 @@
-"""What the page offers, and the answer for a request that was not finished."""
+"""What the page offers, and the answer to a request that has no result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What the page offers. schedules, titles: texts and titles by name; first: the name and text that it opens with."""
+    """What the page offers.
+
+    schedules: the texts of the schedules, by name; titles: their titles, by name; first: the name and the text of the schedule
+    with which the page opens; products: what can be downloaded.
+    """
 
     schedules: Mapping[str, str]
     titles: Mapping[str, str]
@@ -27,5 +31,5 @@ class Content:
 
 
 def stopped(message: str) -> dict[str, Any]:
-    """Return the answer for a request that was not finished, as a finding without code and place."""
+    """Return the answer to a request that has no result: a finding without code and place. message: the reason."""
     return {"findings": [{"code": "", "message": message, "label": "", "notes": [], "help": "", "place": None}], "count": 1}

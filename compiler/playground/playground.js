@@ -1,16 +1,16 @@
-// The page: it sends the text when it changes, and shows the answer: a timeline, or findings in their places.
+// The page: it sends the text and the settings when they change, and shows the answer: a timeline, or findings in their places.
 
 import { Editor, describe, span } from "./editor.js";
 import { Settings } from "./settings.js";
 
-// Milliseconds without a change, after which the text is sent: the least and the most. The wait grows with the time
-// that the viewer needs for a drawing, so that a large program is drawn only in pauses of typing.
+// Milliseconds without a change of the text, after which it is sent: the least and the most. The wait grows with the time that
+// the viewer needs for a drawing, so that a large program is drawn only in pauses of typing. A setting is sent at once.
 const WAIT = 120, MOST_WAIT = 1000;
 const TEXT_PRODUCT = "0"; // the value of the text itself in the menu of products
 const part = (id) => document.getElementById(id);
 // name: of the schedule that was opened; opened: its text then; timer: of the next compilation; wait: milliseconds without a
-// change before it; busy: an answer is awaited; waiting: the text or a setting has changed meanwhile; answer: the last one,
-// null if it has findings; schedules, products: what the menus offer.
+// change before it; busy: an answer is awaited; waiting: the text or a setting has changed meanwhile; answer: the one that was
+// shown last, null before the first one and if it has findings; schedules, products: what the menus offer.
 const state = { name: "", opened: "", waiting: false, busy: false, timer: 0, wait: WAIT, answer: null, schedules: [], products: [] };
 
 const editor = new Editor({ text: part("text"), layer: part("layer"), gutter: part("gutter"), tooltip: part("tooltip") }, changed);
@@ -21,7 +21,7 @@ const settings = new Settings(
 const frame = part("viewer"); // the viewer of --emit html, without its header
 let viewer = null; // of the frame's window, with the functions replace and setTheme
 
-/** Return the server's answer. kind: "draw" or "export". Throws TypeError if there is no server, Error if it refuses the request. */
+/** Return the server's answer. kind: "draw" or "export". Throws TypeError if the server does not answer, Error if it refuses the request. */
 async function ask(kind, body) {
   const answer = await fetch(kind, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
   const data = await answer.json();
@@ -35,7 +35,7 @@ function changed() {
   state.timer = setTimeout(compile, state.wait);
 }
 
-/** Send the text and the settings. While an answer is awaited, nothing is sent; after it, the last state is sent if it has changed. */
+/** Send the text and the settings. While an answer is awaited, nothing is sent. If they have changed when it comes, they are sent again. */
 async function compile() {
   if (state.busy) { state.waiting = true; return; }
   state.busy = true;
@@ -73,7 +73,7 @@ function receive(answer, taken) {
   } else {
     state.answer = answer;
     const cut = answer.untilText === null ? "" : `; drawn up to time ${answer.untilText}`;
-    say(`compiled and verified in ${Math.round(taken)} ms${cut}`, false);
+    say(`compiled and verified; answered in ${Math.round(taken)} ms${cut}`, false);
     figures(answer);
     const before = performance.now();
     viewer.replace([answer.panel]);
@@ -131,7 +131,7 @@ function settingError(finding) {
   return row;
 }
 
-/** Show the command line that draws the same timeline. */
+/** Show the command line that draws the same timeline. The file of a changed text has the name under which the text is downloaded. */
 function command() {
   const isShipped = state.schedules.some((x) => x.name === state.name) && editor.value === state.opened;
   const file = isShipped ? state.name : `${state.name || "mine"}.sched`;
@@ -166,13 +166,13 @@ async function download() {
 async function choose(name) {
   const answer = await fetch(`schedules/${encodeURIComponent(name)}`);
   const text = await answer.text();
-  settings.take({ ...settings.given, parameters: {} }); // the same costs and machine, to compare schedules
+  settings.take({ ...settings.given, parameters: {} }); // the other settings stay, to compare schedules
   open(name, text);
   editor.replace(text);
   part("schedules").focus();
 }
 
-/** Note the name and the text of the schedule that the editor shows from now on. */
+/** Show the title of the schedule that the editor shows from now on. Note its name, and the text with which it was opened. */
 function open(name, text) {
   state.name = name;
   state.opened = text;
@@ -208,7 +208,7 @@ function theme(choice) {
   viewer?.setTheme(name);
 }
 
-/** Wait until the viewer's frame is loaded. From then on this page handles two of its keys: that of the colours, and Ctrl-S. */
+/** Wait until the viewer's frame is loaded. From then on this page handles two keys for it: that of the colours, and Ctrl-S. */
 async function connect() {
   if (!frame.contentWindow.viewer) await new Promise((resolve) => frame.addEventListener("load", resolve, { once: true }));
   viewer = frame.contentWindow.viewer;
@@ -216,7 +216,7 @@ async function connect() {
   frame.contentDocument.addEventListener("keydown", saveKey);
 }
 
-/** Download the text on Ctrl-S. */
+/** Download the text if the key is Ctrl-S or Cmd-S. */
 function saveKey(event) {
   if ((event.ctrlKey || event.metaKey) && event.key === "s") { event.preventDefault(); save(`${state.name || "mine"}.sched`, editor.value); }
 }

@@ -23,7 +23,7 @@ class GoneError(Exception):
 
 
 class LostError(Exception):
-    """The worker has ended, or has not answered in time. It is replaced."""
+    """The worker has ended, has not answered in time, or could not be started. `Pool` starts another one in its place."""
 
 
 class Worker:
@@ -58,7 +58,10 @@ class Worker:
         return answer
 
     def _wait_for_answer(self, seconds: float, client: socket.socket | None) -> bool:
-        """Return True when the answer begins, False when the client is gone. Raises LostError when the time is over."""
+        """Return True when the answer begins or the worker has ended, and False when the client is gone.
+
+        Raises LostError when the time is over.
+        """
         deadline = time.monotonic() + seconds
         watched: list[int | socket.socket] = [self._output, *([client] if client else [])]
         while (left := deadline - time.monotonic()) > 0:
@@ -95,14 +98,18 @@ def _is_closed(client: socket.socket | None) -> bool:
 
 
 class Pool:
-    """limits.WORKERS workers. They are started at once, so that the first request finds the compiler loaded."""
+    """limits.WORKERS workers. They are started with the pool, so they begin to load the compiler before the first request."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None):
         self._worker_arguments = (tuple(command), dict(os.environ if environment is None else environment))
         self._idle: queue.LifoQueue[Worker | None] = queue.LifoQueue()  # None: a worker that has yet to be started
-        self._all = [Worker(*self._worker_arguments) for _ in range(limits.WORKERS)]
-        for worker in self._all:
-            self._idle.put(worker)
+        self._all: list[Worker] = []
+        try:
+            for _ in range(limits.WORKERS):
+                self._idle.put(self._start())
+        except OSError:
+            self.end()
+            raise
 
     def ask(self, request: bytes, seconds: float, client: socket.socket | None = None) -> bytes:
         """Return a worker's answer. The arguments are those of `Worker.ask`. Raises BusyError, GoneError, LostError."""
@@ -113,23 +120,20 @@ class Pool:
         try:
             worker = worker or self._start()
             return worker.ask(request, seconds, client)
-        except LostError:
+        except (LostError, OSError) as error:
             if worker is not None:
                 self._all.remove(worker)
                 worker.end()
             worker = None
-            with suppress(LostError):
+            with suppress(OSError):
                 worker = self._start()
-            raise
+            raise LostError from error
         finally:
             self._idle.put(worker)
 
     def _start(self) -> Worker:
-        """Start a worker. Raises LostError if that is not possible."""
-        try:
-            worker = Worker(*self._worker_arguments)
-        except OSError as error:
-            raise LostError from error
+        """Start a worker. Raises OSError if that is not possible."""
+        worker = Worker(*self._worker_arguments)
         self._all.append(worker)
         return worker
 

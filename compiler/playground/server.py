@@ -1,6 +1,6 @@
 """The server of the playground: it serves one page, to this host only.
 
-Every path that is answered begins with a random token. A request whose header Host or Origin names another server is refused.
+Every path that the page uses begins with a random token. A request whose header Host or Origin names another server is refused.
 So a page of another origin reaches nothing, also if its name is made to resolve to this host (DNS rebinding). No request names
 a file: the page's files and the shipped schedules are in memory before the first request.
 """
@@ -233,7 +233,7 @@ class _Handler(BaseHTTPRequestHandler):
         """
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0] not in self.server.hosts():
-            raise RefusedError(HTTPStatus.FORBIDDEN, "the header Host names another server")
+            raise RefusedError(HTTPStatus.FORBIDDEN, "the header Host does not name this server")
         origins = self.headers.get_all("Origin", [])
         if any(origin != f"http://{hosts[0]}" for origin in origins):
             raise RefusedError(HTTPStatus.FORBIDDEN, "the request comes from another origin")
@@ -266,21 +266,21 @@ class _Handler(BaseHTTPRequestHandler):
         return Page("application/json", answer)
 
     def _body(self) -> bytes:
-        """Return the body of a request. Raises RefusedError unless its type is JSON, its size limited, and all of it sent."""
+        """Return the body of a request. Raises RefusedError unless it is declared as JSON, not too long, and sent in time."""
         kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body of a request is application/json")
         lengths = self.headers.get_all("Content-Length", [])
         if len(lengths) != 1 or "Transfer-Encoding" in self.headers or not (lengths[0].isascii() and lengths[0].isdigit()):
-            raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "the header Content-Length is missing or wrong")
+            raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "a request needs one valid Content-Length, and no Transfer-Encoding")
         if len(lengths[0]) > 12 or int(lengths[0]) > limits.BODY:
-            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request has at most {limits.BODY} bytes")
+            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body of a request has at most {limits.BODY} bytes")
         try:
             data = self.rfile.read(int(lengths[0]))
         except TimeoutError:
             raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, f"a request is sent within {limits.REQUEST_S:g} seconds") from None
         if len(data) < int(lengths[0]):
-            raise RefusedError(HTTPStatus.BAD_REQUEST, "the body ends before its length")
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "the body is shorter than its Content-Length")
         return data
 
 

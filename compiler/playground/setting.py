@@ -13,14 +13,14 @@ from chimerac.compiler.given import COSTS, cost_from_text
 from chimerac.compiler.pipeline import Compiled, compile_source
 
 NAME = "the text"  # of the source, in messages
-MAGNITUDE = 2**63  # the integers of a request are smaller; the compiler has lower limits and checks them itself
+MAGNITUDE = 2**63  # that of an integer of a request is smaller; the compiler has lower limits and checks them itself
 PARAMETERS = 256  # of a request, at most
 COST = 100  # characters of a cost, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """With what a text is compiled. The fields are those of the command line's -p, --cost, --width, --machine and --for.
+    """With what a text is compiled and simulated: the command line's -p, --cost, --width, --machine and --for.
 
     costs: the text of each, such as 0.5 or 1/3, by name; arrange: order the transfers and collectives for the machine, as --for
     does.
@@ -69,11 +69,11 @@ def setting_of(request: Mapping[str, Any]) -> Setting:
     parameters, costs = request.get("parameters", {}), request.get("costs", {})
     width, machine, arrange = request.get("width", 1), request.get("machine", "window"), request.get("arrange", False)
     if not (isinstance(parameters, dict) and len(parameters) <= PARAMETERS and all(map(_is_integer, parameters.values()))):
-        raise ValueError("parameters are integers by name")
+        raise ValueError(f"parameters are at most {PARAMETERS} integers by name, of a magnitude below 2^63")
     if not (isinstance(costs, dict) and set(costs) <= set(COSTS) and all(map(_is_cost, costs.values()))):
         raise ValueError(f"costs are texts of at most {COST} characters by name: {', '.join(COSTS)}")
     if not _is_integer(width):
-        raise ValueError("width is an integer")
+        raise ValueError("width is an integer of a magnitude below 2^63")
     if machine not in MACHINES:  # MACHINES is a tuple: with a set, a list in the request would raise TypeError
         raise ValueError(f"machine is one of {', '.join(MACHINES)}")
     if type(arrange) is not bool:

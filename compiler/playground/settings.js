@@ -1,4 +1,4 @@
-// The fields beside the editor: a slider for each parameter and each cost, the number of replicas, and the machine.
+// The fields beside the editor: a slider for each parameter and each cost, the number of replicas, the machine, and whether transfers are arranged for it.
 
 const QUARTERS = 4; // steps of a cost's slider from one integer to the next
 const MAX_STEPS = 400; // of a cost's slider
@@ -60,7 +60,7 @@ export class Settings {
     parameters.forEach((p, k) => showValue(rows[k], p, p.values.length ? p.values : p.value === null ? [] : [p.value]));
   }
 
-  /** Show the costs of an answer. A slider goes up to 4, or to twice the cost if that is more, in quarters, or in MAX_STEPS larger steps. */
+  /** Show the costs of an answer. A slider goes up to 4, or to twice the cost, rounded up, if that is more. Its steps are quarters; where MAX_STEPS of them are not enough, larger ones. */
   showCosts(costs) {
     const rows = rowsOf(this.costs, costs.map((c) => c.name), (name) => slider(name, `cost-${name}`, `cost of ${name}`, (text) =>
       this.give("costs", name, text.trim() || undefined)));
@@ -89,7 +89,7 @@ export class Settings {
 
 /** Return a cost as a number: 0.5, 1/3, the larger one of '1 to 3', and 0 for a text that is no number. */
 function numberOf(text) {
-  const found = /([0-9.]+)(?:\/([0-9]+))?$/.exec(text);
+  const found = /([0-9.]+(?:e[+-]?[0-9]+)?)(?:\/([0-9]+))?$/i.exec(text);
   return found ? Number(found[1]) / Number(found[2] ?? 1) || 0 : 0;
 }
 
@@ -103,7 +103,7 @@ function rowsOf(box, names, make) {
   return [...box.children];
 }
 
-/** Return a row with a slider and a field. what: its name for screen readers; give: is called with the text of a new value, '' for the default. */
+/** Return a row with a slider, a field, and a button for the default. id: of the slider; what: the name of the value for screen readers; give: is called with the text of a new value, '' for the default. */
 function slider(name, id, what, give) {
   const row = document.createElement("div"), label = document.createElement("label");
   row.className = "slider";
@@ -125,7 +125,7 @@ function slider(name, id, what, give) {
   return row;
 }
 
-/** Show a value in a row. value: null if it is unknown; values: what the slider offers. The position of a slider and the text of a field stay while they are in use. */
+/** Show a value in a row. value: null if it is unknown; text: the value as the field shows it; given: the user has given it; values: what the slider offers. The position of a slider and the text of a field stay while they are in use. */
 function showValue(row, { name, value, text = value, given }, values) {
   const [range, field] = row.querySelectorAll("input");
   row.classList.toggle("given", given);

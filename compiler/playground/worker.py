@@ -35,7 +35,7 @@ def work(export: Exporter) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the server ends its workers
     _load()
     gc.collect()
-    gc.freeze()  # the children share these pages
+    gc.freeze()  # a garbage collection in a child leaves these objects alone, so the child shares their pages
     while (message := frames.receive(0)) is not None:
         if message != frames.CANCEL:  # a cancelled request has its answer already
             frames.send(1, _in_child(message, export))
@@ -76,7 +76,7 @@ def _in_child(message: bytes, export: Exporter) -> bytes:
 
 
 def _read(reader: int, deadline: float) -> bytes | None:
-    """Return what a child writes; None if its time is over or the server cancels the request."""
+    """Return what a child writes; None if its time is over, or if the server cancels the request or has ended."""
     parts: list[bytes] = []
     while (left := deadline - time.monotonic()) > 0:
         ready, _, _ = select.select([reader, 0], [], [], left)

@@ -24,7 +24,9 @@ def not_a_limit(e: n.Expr, span: Span) -> Diagnostic:
         names = [part.name for part in subexpressions(e.left) if isinstance(part, n.Name)]
         duplicate = next((k for k in KINDS if names.count(k) > 1), None)
         if duplicate and set(names) <= set(KINDS):
-            return Diagnostic("E202", f"the limit counts {duplicate} twice", span, help="name each kind once: limit F - W <= D")
+            count = names.count(duplicate)
+            message = f"the limit counts {duplicate} {'twice' if count == 2 else f'{count} times'}"
+            return Diagnostic("E202", message, span, help="name each kind once: limit F - W <= D")
     help = "write counts of F, B, I, W, R on the left: limit F - W <= D"
     if isinstance(e, n.Binary) and isinstance(e.left, n.Name) and e.left.name in LIMITS:
         help = f"the limit of {e.left.name} is written outside the order block; here counts are limited: limit F - B <= D"
@@ -36,7 +38,8 @@ def limit_weights(e: n.Expr) -> dict[str, int] | None:
     match e:
         case n.Name() if e.name in KINDS:
             return {e.name: 1}
-        case n.Binary(op="+" | "-") if len(left_spine(e)[1]) < len(KINDS):  # a longer sum must have a kind twice
+        # A longer sum has a kind twice, or an operand that is no kind.
+        case n.Binary(op="+" | "-") if len(left_spine(e)[1]) < len(KINDS):
             left, right = limit_weights(e.left), limit_weights(e.right)
             if left is None or right is None or set(left) & set(right):
                 return None

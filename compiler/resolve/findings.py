@@ -8,7 +8,7 @@ MAX_FOUND = 100  # findings of a pass. Each takes time, because its help may sea
 
 
 class Findings(list[Diagnostic]):
-    """The findings of a pass. `append` raises ChimeraError with all of them when there are MAX_FOUND."""
+    """The findings of a pass. `append` raises ChimeraError with all of them as soon as there are MAX_FOUND."""
 
     def append(self, finding: Diagnostic) -> None:
         super().append(finding)

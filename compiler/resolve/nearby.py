@@ -23,9 +23,9 @@ _FROM_0 = "stages and ranks count from 0"
 def pipe_variants(decl: n.PipeDecl, at: Span) -> Iterator[PipeVariant]:
     """Yield variants of a pipe. at: where the finding is; the clause there is changed first.
 
-    Each variant has one change: a range is longer, shorter or shifted by one; in a formula, a branch of an `if` is larger or
-    smaller by one, or a < becomes <= or the reverse, and the same for > and >=. After them come variants in which every range
-    ends one lower, or is shifted down by one. What stands on several lines is not changed.
+    The first variants have one change each: a range is longer, shorter or shifted by one; in a formula, a branch of an `if` is
+    larger or smaller by one, or a < becomes <= or the reverse, and the same for > and >=. After them come variants in which
+    every range ends one lower, or is shifted down by one. What stands on several lines is not changed.
     """
     for k, clause in sorted(enumerate(decl.stages), key=lambda x: not _contains(x[1].span, at)):
         before, after = decl.stages[:k], decl.stages[k + 1 :]

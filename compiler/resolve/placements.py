@@ -135,7 +135,8 @@ def _placement(
             is_range = missing[-1] - missing[0] + 1 == missing.size
             how_many = "" if is_range else f"{missing.size} of "
             message = f"{how_many}stages {missing[0]} .. {missing[-1]} of pipe {pipe} are never placed"
-        return Diagnostic("E221", message, decl.span, help=f"place it: stage s in {missing[0]} .. {missing[-1]} on rank ...")
+        last = missing[0] + np.argmin(np.append(np.diff(missing) == 1, False))  # of the first missing stages without a gap
+        return Diagnostic("E221", message, decl.span, help=f"place it: stage s in {missing[0]} .. {last} on rank ...")
     return tuple(placement.tolist())
 
 

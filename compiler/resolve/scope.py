@@ -1,4 +1,4 @@
-"""The names that an expression may use: scopes, lets, and the names that pipes, rules and costs bind (E207)."""
+"""The names that an expression may use: scopes, lets, and the names that pipes, costs and orders bind (E207)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chimerac.compiler.syntax.walk import names_in, subexpressions
 
 # The conventional meanings of these names. A greedy block predefines them.
 MEANINGS = {"s": "stage", "m": "micro-batch", "p": "pipe", "r": "rank"}
-# What a name stands for here -> the help if it is one of the names above, which conventionally stands for something else.
+# What a name is bound to -> the help if this name is s, m, p or r, which by convention stands for something else.
 _OTHER_NAME = {
     "index of a pipe": "number the pipes of a family with another name, such as i",
     "number of a group": "groups are numbered by a name of their own, such as g: m = 2*g .. 2*g + 1",
@@ -21,7 +21,7 @@ _OTHER_NAME = {
 
 
 def define(scope: Scope, binder: n.Identifier, type: Type, found: list[Diagnostic]) -> None:
-    """Add a name to a scope. Add E207 to the findings if the name is defined already."""
+    """Add a name to a scope. Add E207 to the findings if the text has defined it already."""
     if first := scope.where(binder.name):
         found.append(given_twice(f"'{binder.name}' is defined twice", binder.span, first))
     scope.add(binder, type)
@@ -43,7 +43,7 @@ def type_of_let(e: n.Expr, scope: Mapping[str, Type]) -> Type:
 
 
 def define_let(scope: Scope, let: n.Let, found: list[Diagnostic]) -> None:
-    """Check the value of a let and add its name."""
+    """Check the value of a let, and add its name to the scope."""
     type = type_of_let(let.value, scope)
     check(let.value, scope, type, found)
     define(scope, let.name, type, found)
@@ -52,7 +52,8 @@ def define_let(scope: Scope, let: n.Let, found: list[Diagnostic]) -> None:
 def local(scope: Scope, bound: Sequence[tuple[n.Identifier, str]], found: list[Diagnostic], help: str = "") -> Scope:
     """Return a scope with more integers.
 
-    Adds E207 for each name that is defined already, and for the first name that is s, m, p or r but stands for something else.
+    Adds E207 for each name that the text has defined already, and for the first of the others that is s, m, p or r, in upper or
+    lower case, but stands for something else.
 
     bound: the names, and for what each stands, '' if any name is allowed; help: for such an s, m, p or r, where `_OTHER_NAME`
     has none.

@@ -32,7 +32,7 @@ def micro_batch_size(schedule: n.Schedule) -> tuple[int, int]:
     for s in schedule.statements:
         if isinstance(s, n.Size):
             if not (1 <= s.numerator <= limits.RANKS and 1 <= s.denominator <= limits.RANKS):
-                message = f"the size {s.numerator}/{s.denominator}: both parts lie between 1 and {limits.RANKS}"
+                message = f"the size {s.numerator}/{s.denominator}: both numbers must lie between 1 and {limits.RANKS}"
                 raise refuse("E211", message, s.span)
             return s.numerator, s.denominator
     return 1, 1
@@ -98,6 +98,7 @@ def tied_of(schedule: n.Schedule, env: Env, stages: int, budget: Budget) -> tupl
                 raise refuse("E220", message, e.span, help="stages count from 0")
         if len(set(members)) < 2:
             message = f"tied {decl.name.name} names one stage; parameters are tied between at least two"
-            raise refuse("E220", message, decl.span, label=f"stage {members[0]}", help="name another stage too, or remove it")
+            help = "name another stage too, or remove the statement"
+            raise refuse("E220", message, decl.span, label=f"stage {members[0]}", help=help)
         result.append(Tied(decl.name.name, tuple(members)))
     return tuple(result)

@@ -61,10 +61,10 @@ class TicksOrder:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A limit of a greedy order, such as `F - B <= 4`: a weighted sum of the numbers of started tasks is at most `value`.
+    """A limit of a greedy order, such as `F - B <= 4`: a weighted sum of counts of started tasks is at most `value`.
 
     weights: the factor, 1 or -1, of each kind of task in this sum; scope: which tasks are counted together: all of a 'rank', or
-    those of each 'stage' or 'pipe' of a rank.
+    those of each 'stage' or 'pipe' of a rank. order/greedy.py says how tasks of groups, and limits with R, are counted.
     """
 
     weights: Mapping[Op, int]
@@ -77,8 +77,8 @@ class Bound:
 class GreedyOrder:
     """The order form `greedy`.
 
-    kinds: those of `prefer`, in its order; keys: those of `then`; group: the number of micro-batches of one forward; env: the
-    values of params and lets.
+    kinds: those of `prefer`, in its order; keys: those of `then`; group: the number of micro-batches of one forward, except
+    that the last group of a pipe may have fewer; env: the values of params and lets.
     """
 
     kinds: tuple[Op, ...]

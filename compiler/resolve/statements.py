@@ -15,12 +15,16 @@ from chimerac.compiler.resolve.types import Scope, check
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.kinds import KINDS, kind_of_alias
 
-# Names that an author may expect in a pipe where they are not defined -> what to write instead.
+# Names that an author may expect in a formula of a pipe, but that are not defined there -> what to write instead.
 _IN_PIPE = {
     "r": "this formula gives the rank: write it with the stage",
     "m": "a stage is on one rank for all micro-batches: write the formula with the stage",
     "p": "the pipes of a family are numbered: pipe main[i in 0 .. 1] { ... }",
 }
+# The same for a condition of `recompute`.
+_IN_RECOMPUTE = _IN_PIPE | dict.fromkeys(
+    ("r", "m"), "a pipe says which of its stages recompute: write the condition with the stage"
+)
 
 
 def check_settings(schedule: n.Schedule, found: list[Diagnostic]) -> dict[str, n.Setting]:
@@ -134,7 +138,7 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                     clause_scope = local(with_hints(inner, _IN_PIPE), [(clause.binder, "stage")], found, help)
                     check(clause.rank, clause_scope, "integer", found)
                     if clause.recompute and clause.recompute.condition:
-                        check(clause.recompute.condition, clause_scope, "truth value", found)
+                        check(clause.recompute.condition, with_hints(clause_scope, _IN_RECOMPUTE), "truth value", found)
             case n.CostStatement():
                 _check_costs(s, scope, costs, found)
             case n.Greedy():
@@ -167,7 +171,7 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
 
 
 def _check_costs(s: n.CostStatement, scope: Scope, seen: dict[str, Span], found: list[Diagnostic]) -> None:
-    """Check the costs of a statement. seen: where the costs before it are given, by kind; those of this statement are added."""
+    """Check the costs of a statement. seen: by kind, where earlier ones give a cost; those of this one are added."""
     for cost in s.costs:
         kind = cost.kind.name
         if kind in seen:

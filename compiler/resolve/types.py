@@ -71,7 +71,7 @@ class Scope(Mapping[str, Type]):
 _FUNCTION_HELP = {  # a function of other languages -> the help
     "abs": "|x| is written max(x, -x)",
     "floor": "a quotient is written a // b, and rounds down",
-    "int": "all values are integers; a quotient is written a // b, and rounds down",
+    "int": "there are no fractions: a quotient is written a // b, and rounds down",
     "ceil": "a quotient rounded up is written (a + b - 1) // b",
     "mod": "the remainder is written a % b",
     "div": "a quotient is written a // b, and rounds down",

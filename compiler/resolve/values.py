@@ -16,8 +16,8 @@ from chimerac.compiler.syntax.walk import names_in
 def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> dict[str, ExprValue]:
     """Return the values of params and lets.
 
-    Raises ChimeraError: E210 for each requirement that does not hold, but for at most MAX_FOUND; E205, E206 and E211
-    (`evaluate`) if a value cannot be computed and every requirement above it holds.
+    Raises ChimeraError: E210 for the requirements that do not hold, at most MAX_FOUND; E205, E206 and E211 (`evaluate`) if a
+    value or a requirement cannot be computed and every requirement above it holds. What is below that one is not checked.
     """
     env: dict[str, ExprValue] = {}
     found: list[Diagnostic] = []

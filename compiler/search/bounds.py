@@ -2,15 +2,15 @@
 
 A rank is idle for at least its head before its last task, and for at least its tail after this task. So makespan >= head
 + busy + tail. One head is the time until a first micro-batch can reach the rank. The tail is 0 if backwards are split. If they
-are not, it is the way of the gradient back to stage 0. Two facts about memory give larger bounds.
+are not, it is the shortest way of a gradient from the rank back to stage 0. Two facts about memory may give larger bounds.
 
-- A `W` frees what a micro-batch holds, or a `B` where backwards are not split. Before the first task that frees something, a
-  rank runs forwards and input gradients only. The forwards that fit within its limit take at most the time c. The input
-  gradients, or the `B`, start at the time g at the earliest. So the rank is idle for at least g - c before that first task, and
-  this is a head too.
+- A `W` frees what a micro-batch holds, or a `B` where backwards are not split. Before its first `W`, or its first `B`, a rank
+  runs forwards and input gradients only, and frees nothing. The forwards that fit within its limit take at most the time c. The
+  input gradients, or the `B`, start at the time g at the earliest. So the rank is idle for at least g - c before that first
+  task, and this is a head too.
 - A micro-batch is held from its forward to the end of its last backward: at least for its way to the last stage and back, and
   for its backwards here. These times, weighted by what is held, add up to at most limit x (makespan - arrival - tail), where
-  the first micro-batch reaches the rank at `arrival`. This is the bound `residence`.
+  the first micro-batch reaches the rank at `arrival`. The bound `residence` follows from this.
 
 docs/search.md has the proofs. check.py computes the same numbers by code of its own.
 """
@@ -26,8 +26,8 @@ from chimerac.compiler.search.problem import Problem
 class RankBound:
     """A bound of one rank. Times are the problem's integers.
 
-    head: the larger one of the arrival and of g - c; head_by: 'limit' if it is g - c, else 'arrival'; busy: how long the rank
-    computes; attained_by: (pipe, stage, micro-batch) of the task that gives the head, and of the one that gives the tail;
+    head: the larger one of the arrival and of g - c; head_by: 'limit' if g - c is larger, else 'arrival'; busy: how long the
+    rank computes; attained_by: (pipe, stage, micro-batch) of the task that gives the head, and of the one that gives the tail;
     residence: the bound by what is held, 0 if there is no limit.
     """
 
@@ -56,7 +56,7 @@ def rank_bounds(problem: Problem) -> list[RankBound]:
             continue
 
         def task(c: int, kind: int, last: bool = False) -> int:
-            """Return the task of the first micro-batch of a cell, or of its last one."""
+            """Return the number of the task of this kind of a cell, for its first micro-batch or for its last one."""
             n = problem.pipes[t.cells[c][0]].micro_batches
             return t.number(c, kind, n - 1 if last else 0, kinds)
 
@@ -84,8 +84,8 @@ def rank_bounds(problem: Problem) -> list[RankBound]:
 def fitting(problem: Problem, rank: int) -> int:
     """Return c (top of this file): an upper bound of the time of the forwards whose micro-batches a rank can hold together.
 
-    If stages hold different amounts, a part of a forward fills the rest of the limit (the linear relaxation of a knapsack). The
-    time of this part is rounded up.
+    If the limit has room for only a part of the next forward, this part counts too (the linear relaxation of a knapsack). Its
+    time is rounded up.
     """
     stages = [
         (problem.activations[s], problem.durations[0][s], pipe.micro_batches)
@@ -102,7 +102,7 @@ def fitting(problem: Problem, rank: int) -> int:
             total += left // weight * time
             left -= left // weight * weight
             # What is left of the limit is too little for one more micro-batch of this stage. A part of its forward counts.
-            # Later stages of the list take less time for what they hold. So their forwards that fit take no longer than this.
+            # Later stages of the list take no more time for what they hold. So in this rest their forwards take no longer.
             total += -(-left * time // weight)  # rounded up
             break
     return total

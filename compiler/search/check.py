@@ -2,7 +2,7 @@
 
 Nothing of the search is imported. The schedule is compiled and verified. Then the times of its order, what its ranks hold, and
 the bound of every rank are computed from the costs in the certificate, by the definitions of docs/search.md. `--solve SECONDS`
-also lets the solver prove its bound again, on a constraint model that is built here.
+also lets the solver of OR-tools prove its bound again, on a constraint model that is built here.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
     For a certificate of another program, or one with numbers that are not allowed, nothing else is checked.
     """
     if c["digest"] != program.digest:
-        yield f"the certificate is for a program with the digest {c['digest'][:12]}, and this one has {program.digest[:12]}"
+        yield f"digest: the certificate has {c['digest'][:12]}..., and the program of the schedule {program.digest[:12]}..."
         return
     links, limits, held = c["links"], c["limits"], c["activations"]
     numbers = [*(x for row in [*c["costs"].values(), *links] for x in row), *held, *(x for x in limits if x is not None)]
     if any(type(x) is not int or x < 0 for x in numbers):
-        yield "costs, links, activations and limits are integers, 0 or more"
+        yield "costs, links, activations and limits must be integers, 0 or more"
         return
     place = {(m, s): r for pipe in program.header.pipes for m in pipe.micro_batches for s, r in enumerate(pipe.placement)}
     order, kinds = tasks_of(program), kinds_of(program)
@@ -99,10 +99,11 @@ def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
             found = _bound(tasks, cost, links, place, kinds, held, limits[r], top)
             said = next((b for b in c["ranks"] if b["rank"] == r), None)
             if said is None or any(said[k] > found[k] for k in found):
-                yield f"rank {r}: the certificate says {said}, and its bound is {found}"
+                yield f"rank {r}: the certificate says {said}, and the rank has {found}"
             bound = max(bound, found["head"] + found["busy"] + found["tail"], found["residence"])
     if c["bound"] > bound or c["proved_optimal"] != (c["bound"] >= c["makespan"]):
-        yield f"bound: the certificate says {c['bound']}, proved optimal: {c['proved_optimal']}, and it is {bound}"
+        claim = f"{c['bound']}, {'' if c['proved_optimal'] else 'not '}proved optimal"
+        yield f"bound: the certificate says {claim}, for the makespan {c['makespan']}; its ranks and its solver give {bound}"
 
 
 def _link(links: Sequence[Sequence[int]], place: dict[tuple[int, int], int], task: Task, rank: int) -> int:
@@ -148,7 +149,7 @@ def _bound(
     for weight, time in sorted(forwards, key=lambda x: (x[0] > 0, -Fraction(x[1], x[0] or 1))):
         part = min(Fraction(1), room / weight) if weight else Fraction(1)
         fitting, room = fitting + part * time, room - part * weight
-    # -(-x // 1) is x, rounded up.
+    # -(-x // y) is x / y, rounded up.
     head, busy = max(min(arrivals), min(gradients) - -(-fitting // 1)), sum(cost[k, s] for k, s, _ in tasks)
     residence = min(arrivals) + -(-kept // max(1, limit)) + min(tails) if limit is not None else 0
     return {"head": int(head), "busy": busy, "tail": min(tails), "residence": int(residence)}
@@ -157,7 +158,8 @@ def _bound(
 def proves(c: dict[str, Any], program: Program, seconds: float) -> bool:
     """Return whether the solver proves within `seconds` that no order is faster than its bound in the certificate.
 
-    c: the content of the certificate. The solver is asked for an order that is faster by 1, and must prove that there is none.
+    c: the content of the certificate. The solver is asked for a faster order, and must prove that there is none. Times are
+    integers, so a faster order is faster by 1 or more.
     """
     from ortools.sat.python import cp_model  # 700 ms, for this option only
 

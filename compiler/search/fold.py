@@ -33,7 +33,8 @@ class Folded:
     def unfolded(self, order: Order) -> Order | None:
         """Return the order of the whole problem in which mirrored ranks do the same.
 
-        None if that order exceeds a limit, or if its tasks wait for each other. order: of the folded problem.
+        order: of the folded problem. It keeps the limits there, so the order of the whole problem keeps them too, and the
+        result is not None.
         """
         small, whole, kinds = self.problem.tasks, self.whole.tasks, len(self.whole.kinds)
         place = np.zeros(len(small), np.int64)
@@ -50,9 +51,10 @@ class Folded:
 
 
 def fold(problem: Problem) -> Folded | None:
-    """Return the folded problem; None if the number of ranks is odd, or if placement, links or limits are not mirrored.
+    """Return the folded problem; None if the number of ranks is odd, or if the links, the limits or the pipes are not mirrored.
 
-    None also if a rank's limit does not allow it to hold a micro-batch and its mirror image at once.
+    The mirror image of a pipe is another pipe with as many micro-batches, whose stages are on the mirrored ranks. None also if
+    the limit of a rank does not allow it to hold a micro-batch and its mirror image at once.
     """
     last = problem.ranks - 1
     if problem.ranks % 2 or problem.limits != problem.limits[::-1]:

@@ -14,7 +14,7 @@ from chimerac.compiler.search.given import Given
 from chimerac.compiler.search.problem import Pipe, Problem
 from chimerac.compiler.verify import peaks
 
-MOST_TASKS = 30_000  # of one replica: the listing of more tasks may exceed the limits of a text (chimera_ir/limits.py)
+MOST_TASKS = 30_000  # the listing of more tasks may exceed the limits of a text (chimera_ir/limits.py)
 Rows = Sequence[Sequence[Fraction]]
 
 
@@ -22,7 +22,7 @@ def problem_of(program: Program, given: Given) -> Problem:
     """Return the problem whose placement is that of a compiled schedule.
 
     Raises ChimeraError E002 for a program that no search orders or that has too many tasks, for costs, links, activations or
-    limits that do not fit the schedule, and for limits that no order can keep.
+    limits that do not fit the schedule or are out of range, and for limits that no order can keep.
     """
     _check_program(program)
     h, kinds = program.header, _kinds(program, given)
@@ -45,13 +45,13 @@ def problem_of(program: Program, given: Given) -> Problem:
 
 
 def given_of(problem: Problem) -> Given:
-    """Return the costs, links, activations and limits of a problem, for a search with another placement."""
+    """Return what a problem has been given besides its placement, to search with the same values again."""
     scale = problem.scale
     return Given(
         costs={k: [x / scale for x in column] for k, column in zip(problem.kinds, problem.durations, strict=True)},
         links=[[x / scale for x in row] for row in problem.links],
         activations=problem.activations,
-        limits=[limit for limit in problem.limits if limit is not None] or None,  # `problem_of` gives every rank a limit
+        limits=[limit for limit in problem.limits if limit is not None] or None,  # of every rank: `problem_of` leaves none out
         split=len(problem.kinds) == 3,
     )
 
@@ -64,7 +64,7 @@ def _check_program(program: Program) -> None:
     if h.kind != "training":
         raise refuse("E002", "a search orders forwards and backwards, and this program has forwards only")
     if program.recomputed_stages:
-        help = "give --recompute none"
+        help = "take a schedule without recompute, or its program, compiled with --recompute none"
         raise refuse("E002", "a search orders no recomputation, and stages of this schedule recompute", help=help)
 
 
@@ -74,7 +74,7 @@ def _kinds(program: Program, given: Given) -> str:
     kinds = "FIW" if split else "FB"
     tasks = program.header.micro_batches * program.header.stages * len(kinds)
     if tasks > MOST_TASKS:
-        message = f"{tasks} tasks: the order of more than {MOST_TASKS} could not be written as a listing"
+        message = f"{tasks} tasks: at most {MOST_TASKS} are searched; in the worst case more could not be written as a listing"
         raise refuse("E002", message, help="search with fewer micro-batches")
     return kinds
 
@@ -127,7 +127,7 @@ def _scale(costs: Rows, links: Rows, micro_batches: int) -> Fraction:
         raise refuse("E002", f"a cost of {min(times)} is given; costs are 0 or more")
     denominator = lcm(*(x.denominator for x in times))
     if max(times) * denominator > limits.COST or sum(times) * denominator * 2 * micro_batches > limits.TIME:
-        message = f"in units of 1/{denominator} of a cost, times exceed {limits.COST}, or {limits.TIME} in an iteration"
+        message = f"as multiples of 1/{denominator}, times exceed {limits.COST}, or {limits.TIME} in an iteration"
         raise refuse("E002", message, help="give costs with fewer digits")
     divisor = gcd(*(int(x * denominator) for x in times)) or 1
     return Fraction(denominator, divisor)

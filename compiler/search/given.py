@@ -1,4 +1,4 @@
-"""What a search is given besides the placement: costs, links and limits, from options or from a file.
+"""What a search is given besides the placement: costs, links, activations and limits, from options or from a file.
 
 A file is one JSON object, for instance
 
@@ -40,12 +40,13 @@ _KIND = Kind("file of costs for a search", FORMAT, 1, ("E002", "E002", "E002"), 
 class Given:
     """What a search is given besides the placement. Times are exact fractions in the unit of the costs.
 
-    costs: of F, B, I and W, for each stage; uniform: costs that are the same on all stages. A cost that is in neither is the
-    schedule's, unless it follows from the given ones (from_program.py, `_costs`).
-    hop: the time of every message; links: the time of a message from one rank to another, [from][to], in the place of `hop`; if
+    costs: of F, B, I and W, for each stage; uniform: costs that are the same on all stages, which replace those of `costs`. A
+    cost that is in neither is the schedule's, unless it follows from the given ones (from_program.py, `_costs`).
+    hop: the time of every message; links: the time of a message from one rank to another, [from][to], which replaces `hop`; if
     both are None, the schedule's hop.
     activations: what each stage holds for a micro-batch; None: 1. limits: the most that each rank may hold, in the same unit,
-    or one number for all ranks; None: on every rank as much as the schedule holds on the rank where it holds most.
+    or one number for all ranks; None, which is refused if activations are given: on every rank as much as the schedule holds on
+    the rank where it holds most.
     split: whether backwards are split; None: as in the schedule.
     """
 
@@ -98,7 +99,7 @@ def given_from_json(text: str, name: str) -> Given:
 def given_from_durations(program: Program, durations: Durations) -> Given:
     """Return the costs and links that follow from the durations of a program, in `durations.unit`.
 
-    A link takes the time of its longest message, latency and transfer. A link without messages takes the time of the slowest
+    A link takes the time of its longest message: latency plus transfer. A link without messages takes the time of the slowest
     link.
     """
     c, t, scale = durations.costs, program.table, durations.scale

@@ -1,8 +1,8 @@
 """Compiled loops of the search: times of an order, what it holds, and simulated annealing with incremental times.
 
 An order is `sequence[r, i]`, the i-th task of rank r, and `length[r]`, the number of its tasks. A task starts as soon as the
-task before it on its rank has ended and its waits, at most two, are over. The loops work on the columns of problem.Tasks. In
-them x, y and u are the numbers of tasks.
+task before it on its rank has ended and its waits, at most two, are over. The loops work on the columns of problem.Tasks. Their
+variables x, y and u are the numbers of tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """Return a function that is compiled at its first call. The result is stored beside the module, or in the user's cache."""
+    """Return the function, compiled when it is called. numba keeps the code beside the module, or in a cache of the user."""
     return cast(Function, njit(cache=True)(function))
 
 
@@ -224,7 +224,7 @@ def anneal(
                 mark[topological[p]] = False
             _shift(sequence, place, r, j, i)
             continue
-        # All other tasks of the section keep their order. If u goes later, the marked ones come after them, else before them.
+        # If u goes later, the marked tasks come after the others of the section, else before. Both groups keep their order.
         free_place = first if goes_later else first + marked_count
         for p in range(first, last + 1):
             x = section[p - first]

@@ -54,7 +54,11 @@ def order_of(problem: Problem, program: Program) -> Order | None:
 
 
 def library_orders(problem: Problem) -> Iterator[tuple[str, Order]]:
-    """Yield the library's schedules whose orders fit the problem and keep its limits: name and order, sorted by name."""
+    """Yield the orders of library schedules that fit the problem and keep its limits: name and order, sorted by name.
+
+    A schedule is compiled with the numbers of ranks (D) and micro-batches (N) of the problem and, where it allows that, with
+    the number of pairs of pipes (f). Its other parameters have their defaults.
+    """
     total = sum(pipe.micro_batches for pipe in problem.pipes)
     pairs = len(problem.pipes) // 2
     for name in names():

@@ -34,12 +34,12 @@ def list_schedule(
     """Schedule one task after another, always on the rank that can start one earliest; return whether all tasks could start.
 
     Of the tasks of that rank that could start within `look_ahead` of its earliest one, the one with the least priority starts,
-    of equal ones the earlier one. A forward leaves room for one micro-batch of every other cell of its rank that has forwards
-    left and nothing alive, so that cells cannot block each other (docs/language.md, the reserve).
+    of equal ones the one that could start first. A forward leaves room for one micro-batch of every other cell of its rank that
+    has forwards left and nothing alive, so that cells cannot block each other (docs/language.md, the reserve).
 
     series_on: [rank, k] -> the k-th series of a rank; series_counts: how many series each rank has; series_first, series_size:
     the first task of a series, and the number of its tasks; kinds: the number of kinds; priority: of each task; caps: for each
-    cell, the most micro-batches between their forward and their input gradient; limit: of each rank; sequence, length: the
+    cell, the most micro-batches whose forward has started and whose B or I has not; limit: of each rank; sequence, length: the
     order, which is filled in. The others are columns of Tasks.
     """
     ranks = len(length)
@@ -113,7 +113,7 @@ def _earliest(
     held: Ints,
     limit: Ints,
 ) -> int:
-    """Return when the next task of a series could start on its rank r; -1 if it cannot start yet, or never."""
+    """Return when the next task of a series could start on its rank r; -1 if it cannot start yet, or if all have started."""
     if done[series] == series_size[series]:
         return -1
     x = series_first[series] + done[series]

@@ -1,4 +1,7 @@
-"""The search: list scheduling first, then simulated annealing and a solver in turns, until a time limit or a proof."""
+"""The search: list scheduling, then simulated annealing, until a time limit or a proof.
+
+For a small problem a solver and the annealing take turns.
+"""
 
 from __future__ import annotations
 
@@ -70,11 +73,10 @@ def search(
 ) -> State:
     """Search for some seconds and return what is known then, with the best order and the lower bound of the makespan.
 
-    First the loops of the search are compiled, which takes some seconds in the first process on a host. This time does not
-    count.
-    Once an order is known, Ctrl-C ends the search early.
+    First the loops of the search are compiled, which takes some seconds in the first process on a host. This is not counted.
+    Once an order is known, Ctrl-C ends the search early. Before that, it raises KeyboardInterrupt.
 
-    known: orders to begin with, each after its name; report: called after each part of the search, and about every `SLICE`
+    known: orders to begin with, as (name, order); report: called after each part of the search, and about every `SLICE`
     seconds while it anneals; with_solver: whether the solver is used, for small problems.
     """
     state = State(problem, rank_bounds(problem))
@@ -146,7 +148,7 @@ def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool
     """Search one problem until the time is over, and yield at every point at which the search may end."""
     problem = state.problem
     yield from _list_scheduling(state, seed)
-    assert state.best is not None, "search has offered an order"
+    assert state.best is not None, "the caller has offered an order"
     small = periodic.smaller(problem)
     small_state = None if small is None else State(small, rank_bounds(small))
     if small_state is not None:

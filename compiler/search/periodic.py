@@ -1,8 +1,9 @@
 """Many micro-batches from few: an order that is good for a few is cut in its steady phase, and the cut is filled.
 
-The tasks of some micro-batches in the middle are repeated, each repetition later than the one before by a period. The period is
-the number of these micro-batches x the time that the busiest rank computes for one micro-batch of every pipe. Sorted by the
-times that result, the tasks are an order of the whole problem, whose steady phase is periodic.
+The tasks of the last few micro-batches before the cut are repeated, each repetition later than the one before by a period. In a
+pipe that gets the most further micro-batches, the period is the number of repeated micro-batches x the time that the busiest
+rank computes for one micro-batch of every pipe. In a pipe that gets fewer, it is longer. Sorted by the times that result, the
+tasks are an order of the whole problem.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def extended(small: Problem, order: Order, problem: Problem) -> Iterator[Order]:
     # Of each pipe: the number of its micro-batches in `small`, and in `problem`.
     counts = [(x.micro_batches, y.micro_batches) for x, y in zip(small.pipes, problem.pipes, strict=True)]
     most_added = max(many - few for few, many in counts)
-    busy = np.zeros(problem.ranks, np.int64)  # by rank: how long it computes for one micro-batch of every pipe
+    busy = np.zeros(problem.ranks, np.int64)  # by rank: its time for one micro-batch of every pipe that has any
     for pipe in problem.pipes:
         for s, r in enumerate(pipe.placement):
             busy[r] += sum(column[s] for column in problem.durations) if pipe.micro_batches else 0
@@ -56,7 +57,7 @@ def extended(small: Problem, order: Order, problem: Problem) -> Iterator[Order]:
                 source = np.where(m < at, m, m - added)
                 source[inside] = np.maximum(0, at - length + (m[inside] - at) % length)
                 later = np.where(m >= at + added, most_added * per_micro_batch, 0)
-                # Periods are longer in a pipe to which fewer micro-batches are added: all pipes fill the cut in the same time.
+                # A pipe to which fewer micro-batches are added has a longer period: all pipes fill the cut in the same time.
                 later[inside] = (length * ((m[inside] - at) // length + 1)) * per_micro_batch * most_added // max(1, added)
                 for kind in range(kinds):
                     times = order.start[small_tasks.first[c] + kind * few + source] + later

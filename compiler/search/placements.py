@@ -26,7 +26,7 @@ from chimerac.compiler.search.sequences import Order, Rule, by_rule, one_after_a
 COMPARED_BY = 6  # list schedulers: those with the best orders for the given placement
 CLIMBING = 0.6  # share of the time in which swaps are tried
 FINALISTS = 4  # placements that are searched in the rest of the time; the given one is one of them
-RANDOM_SWAPS = 3  # made together where no swap alone gives a better order
+RANDOM_SWAPS = 3  # made together where no single swap gives a better placement
 IN_VAIN = 2000  # the climbing ends if so many placements in a row are not new
 
 Pipes = tuple[Pipe, ...]
@@ -66,7 +66,7 @@ def best_placement(
 
     As in `orders.search`, the loops are compiled first, and Ctrl-C ends the search early.
 
-    problem: with the given placement; known: orders for it, each after its name; report: called after each placement;
+    problem: with the given placement; known: orders for it, as (name, order); report: called after each placement;
     limits_for: returns the limits of the ranks with another placement; None: the limits stay as they are.
     """
     compile_loops()
@@ -109,8 +109,8 @@ def best_placement(
 def bound_of_every_placement(problem: Problem) -> int:
     """Return a lower bound of the makespan that holds for every placement.
 
-    It is the largest of these bounds. Some rank computes for at least the mean of all ranks. And for the rank of a stage, the
-    bound of bounds.py holds that it would have with this stage alone and messages that take no time.
+    It is the largest of these bounds. Some rank computes for at least as long as the ranks do on average. And the makespan is
+    at least the bound (bounds.py) of a rank that has one stage of one pipe alone, if messages take no time.
     """
     cells = problem.tasks.cells
     pipes = list(problem.pipes)
@@ -136,7 +136,7 @@ def _climb(
     """
     orders = [(rule, order) for rule in rules(problem) if (order := by_rule(problem, rule)) is not None]
     compared_by = [rule for rule, _ in sorted(orders, key=lambda x: x[1].makespan)[:COMPARED_BY]] or rules(problem)
-    tried: dict[Pipes, tuple[Order | None, tuple[float, int]]] = {}  # the fastest order of each placement, and its cost
+    tried: dict[Pipes, tuple[Order | None, tuple[float, int]]] = {}  # by placement: its fastest order, and what is compared
     in_vain = 0  # placements since the last one that was new
 
     def evaluated(pipes: Pipes) -> tuple[Problem, Order | None]:

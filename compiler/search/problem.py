@@ -23,7 +23,7 @@ class Pipe:
     """A pipe: its name, the rank of each stage, and the number of its micro-batches.
 
     link_ranks: the rank of each stage, as `Problem.links` numbers them; empty if these are the ranks of the placement. They
-    differ in a folded problem.
+    differ in a folded problem (fold.py).
     """
 
     name: str
@@ -37,8 +37,8 @@ class Problem:
     """What is to be ordered. Times are integers without a common divisor; `scale` of them make one unit of the given costs.
 
     kinds: 'FB', or 'FIW' with a split backward; durations: of a task, per kind and stage; links: the time of a message from one
-    rank to another, [from][to]; activations: what a rank holds from the start of a forward to the end of the last backward of
-    its micro-batch, per stage; limits: the most that each rank may hold, in the unit of `activations`; None for no limit.
+    rank to another, [from][to]; activations: per stage, what a rank holds of a micro-batch from the start of its F to the end
+    of its B or W on this stage; limits: the most that each rank may hold, in the unit of `activations`; None for no limit.
     """
 
     ranks: int
@@ -73,7 +73,7 @@ class Problem:
         return 0 if link_ranks[stage] == link_ranks[to] else self.links[link_ranks[stage]][link_ranks[to]]
 
     def least_limits(self) -> list[int]:
-        """Return for each rank the least limit that an order can keep: one micro-batch of any pipe, on all its stages there.
+        """Return for each rank the least limit that an order can keep: the most that one micro-batch needs on its stages there.
 
         With these limits on all ranks, the micro-batches can run one after another.
         """
@@ -98,9 +98,9 @@ class Tasks:
 
     cells: the pipe and the stage of each cell; first: the first task of each cell, and at the end the number of all tasks. The
     other columns have an entry for each task. waits: the tasks that it waits for, at most two, -1 for none; delays: the times
-    of their messages; feeds: the tasks that wait for it, at most two, -1 for none; held: what a forward begins to hold; freed:
-    what a last backward frees; head: the least time before the task starts; tail: the least time from its end to the end of
-    the iteration.
+    of their messages; feeds: the tasks that wait for it, at most two, -1 for none; held: what an F begins to hold; freed: what
+    a W frees, or a B where backwards are not split; held and freed are 0 for other tasks. head: a lower bound of the time at
+    which the task starts; tail: a lower bound of the time from its end to the end of the iteration.
     """
 
     cells: tuple[tuple[int, int], ...]
@@ -196,7 +196,7 @@ def _tails(problem: Problem, cells: Sequence[tuple[int, int]], first: Ints) -> I
     split = len(problem.kinds) == 3
     for c, (p, s) in enumerate(cells):
         n = problem.pipes[p].micro_batches
-        after = [0] * problem.stages  # from the end of an input gradient to the end of all that follows it
+        after = [0] * problem.stages  # by stage, from the end of a B or an I to the end of all that needs it
         if split:
             after[0] = problem.durations[2][0]
         for x in range(1, problem.stages):

@@ -158,7 +158,7 @@ def _kind_orders(problem: Problem) -> list[tuple[int, ...]]:
 
 
 def _hop_and_unit(problem: Problem) -> tuple[int, int]:
-    """Return the time of the slowest message, and the mean time of a task, at least 1."""
+    """Return the time of a message on the slowest link, and the mean time of a task, rounded down but at least 1."""
     return max((x for row in problem.links for x in row), default=0), max(1, int(np.mean(problem.tasks.duration)))
 
 

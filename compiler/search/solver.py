@@ -1,4 +1,4 @@
-"""A search with a constraint solver, OR-tools CP-SAT: for a small problem it may find a better order and prove its bound."""
+"""A search with a constraint solver, OR-tools CP-SAT: for a small problem it may find a better order or a higher bound."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _status(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSo
             while not running.done():
                 wait([running], timeout=0.2)
         except KeyboardInterrupt:
-            while not running.done():  # a solver that has not begun yet ignores the first call
+            while not running.done():  # a solver that has not begun yet ignores the call, so it is repeated
                 solver.stop_search()
                 wait([running], timeout=0.1)
             raise
@@ -96,7 +96,7 @@ def _model(problem: Problem, horizon: int) -> tuple[cp_model.CpModel, dict[int, 
 def _in_order_of_time(problem: Problem, start: list[int]) -> Order | None:
     """Return the order of tasks that start at these times.
 
-    Tasks that take no time may start together with others of their rank. Of the tasks with one start, those that take no time
+    Tasks that take no time may start together with others of their rank. Of tasks with the same start, those that take no time
     are placed first, and later kinds before earlier ones, since a last backward frees what a forward holds. But a task is
     placed only after those that it waits for, and only if its rank then keeps its limit. None if no task of the earliest start
     can be placed.

@@ -1,4 +1,7 @@
-"""The texts among which `texts.py` searches: those of one placement with other orders of the same form."""
+"""The texts among which `texts.py` searches: those of a schedule with other orders of the same form.
+
+Some of them also place stages on other ranks. `texts.py` leaves these out.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.syntax.printer import expression, print_schedule
 
 State = TypeVar("State")
-MAX_EDITS = 5_000  # edits of one text among which the next one is drawn
+MAX_EDITS = 5_000  # of one text: the next edit is drawn among the first ones, at most this many
 
 KINDS = (("I", "F", "W"), ("F", "I", "W"), ("I", "W", "F"), ("B", "F"), ("F", "B"))  # of `prefer`
 KEYS = ("m", "s", "p", "m + s", "m - s", "2*m + s", "2*m - s", "m + 2*s", "m - 2*s", "p - 2*m")  # of `then`
@@ -117,7 +120,10 @@ def _part(part: tuple[int, int], of: str) -> str:
 
 
 class TickTexts:
-    """The texts with `order ticks` that follow from one another by an edit of a formula: its constants, signs and shifts."""
+    """The texts with `order ticks` that follow from one another by an edit of `tick_edits` (compiler/diagnose/edits/ticks.py).
+
+    Such an edit changes numbers, signs, divisions or shifts in a formula of a tick, a let or a placement.
+    """
 
     def __init__(self, schedule: n.Schedule) -> None:
         self._text = print_schedule(schedule)

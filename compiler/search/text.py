@@ -31,7 +31,7 @@ def schedule_text(
         compiled = compile_source(Source(name, text), {})
         if simulate(compiled.program).makespan == int(compiled.timing.end.max()):
             return text, compiled
-    message = f"even with window {WINDOWS[-1]} sends of this order wait for earlier ones, which lengthens the iteration"
+    message = f"even with a window of {WINDOWS[-1]}, sends of this order wait for earlier ones, which lengthens the iteration"
     raise refuse("E002", message, help="give a smaller hop, or smaller links")
 
 

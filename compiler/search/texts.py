@@ -149,8 +149,8 @@ def lower_bound(header: Header, costs: Costs, activations: int | None) -> int:
 def evaluated(text: str, points: Sequence[Point]) -> EvaluatedText | None:
     """Return a text with its makespans.
 
-    None if its tasks cannot be ordered at one of the sizes, if it places them on other ranks, if tasks wait for each other, or
-    if a rank holds too many activations.
+    None if it does not resolve or its tasks cannot be ordered at one of the sizes, if it has other pipes or puts them on other
+    ranks, if tasks wait for each other, or if a rank holds too many activations.
     """
     makespans: list[tuple[int, ...]] = []
     try:

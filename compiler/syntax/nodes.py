@@ -58,7 +58,7 @@ Expr = Int | Name | Unary | Binary | IfElse | Call
 
 @dataclass(frozen=True, slots=True)
 class Identifier(Node):
-    """A name that is not an expression: one that the text defines, or that of a pipe, a kind of task or a limit."""
+    """A name that is not an expression: one that the text defines, or that of a pipe, a kind of task or cost, or a limit."""
 
     name: str
 
@@ -186,7 +186,7 @@ class Ticks(Node):
 
 @dataclass(frozen=True, slots=True)
 class Cost(Node):
-    """`F = EXPR` for all stages, or `F(s) = EXPR` for each stage s."""
+    """`F = EXPR` for all stages, `F(s) = EXPR` for each stage s, or `hop = EXPR` for all transfers."""
 
     kind: Identifier
     stage: Identifier | None

@@ -22,7 +22,8 @@ from chimerac.compiler.syntax.build import build, span_of, token_span
 from chimerac.compiler.syntax.grammar import keywords, parser
 from chimerac.compiler.syntax.tokens import TOKEN
 
-MAX_DIGITS = 20  # more than limits.MAGNITUDE has; a number with more digits is too large, and its value is not computed
+# More digits than limits.MAGNITUDE has. A number with more than these is refused without computing it, also with leading zeros.
+MAX_DIGITS = 20
 
 
 class ParseError(ChimeraError):
@@ -55,8 +56,8 @@ def parse(source: Source) -> n.Schedule:
 def count_tokens(source: Source) -> int:
     """Return how many tokens a text has, at least 1.
 
-    Raises ChimeraError: E102 a number that a name or a parenthesis follows without a space, E104 brackets nested too deep, E105
-    a text or a name that is too long, or too many tokens.
+    Raises ChimeraError: E102 a number that a name or a ( follows without a space, E104 brackets nested too deep, E105 a text
+    or a name that is too long, or too many tokens.
     """
     if len(source.text) > limits.TEXT:
         raise refuse("E105", f"{source.name} has {len(source.text)} characters, a schedule at most {limits.TEXT}")
@@ -89,14 +90,14 @@ def count_tokens(source: Source) -> int:
 
 
 def _missing_operator(span: Span, number: str, following: str, before: str) -> ChimeraError:
-    """Return the error E102 for a number that a name or a parenthesis follows without a space.
+    """Return the error E102 for a number that a name or a ( follows without a space.
 
-    following: the name or the parenthesis; span: of both; before: the token before the number.
+    following: the name or the (; span: of the number and of what follows; before: the token before the number.
     """
     if before in ("schedule", "param", "let", "pipe", "tied"):
         name = f"{before}_{number}" + (following if following != "(" else "")
         help = f"write '{name}' instead of '{span.text.removesuffix('(')}'"
-        return refuse("E102", "a name begins with a letter", span, help=help)
+        return refuse("E102", "a name begins with a letter or _", span, help=help)
     help = f"write '{number}*{following}' instead of '{span.text}'"
     return refuse("E102", "two factors without an operator between them", span, help=help)
 
@@ -141,8 +142,8 @@ def _check_names(schedule: n.Schedule) -> None:
 class ErrorPosition:
     """The position of a syntax error.
 
-    position: of the first token that is not allowed, or the length of the text if the text ends too early; meaningless: the
-    character at the position if it has no meaning there, else ''.
+    position: of the first token or character that is not allowed, or the length of the text if it ends too early;
+    meaningless: the character at the position if it has no meaning there, else ''.
     """
 
     position: int
@@ -174,7 +175,10 @@ def terminals_after(text: str, end: int) -> frozenset[str]:
 
 @cache
 def terminal_texts() -> Mapping[str, str]:
-    """Return the pattern of each terminal by the terminal's name. The pattern of a keyword or a symbol is its text."""
+    """Return the pattern of each terminal, without backslashes, by the terminal's name.
+
+    If a terminal is a single keyword or symbol, this is its text.
+    """
     return {t.name: t.pattern.value.replace("\\", "") for t in parser().terminals}
 
 

@@ -33,8 +33,8 @@ def as_term(e: n.Expr) -> str:
 def shifted(e: n.Expr, amount: int) -> str:
     """Return the author's own text of an expression with an amount added.
 
-    If the expression is a number, or a sum or a difference on one line with a number as its last term, only this number is
-    changed: `s - 1` with 3 added is `s + 2`.
+    If the expression is a number, or a sum or a difference on one line with a number as its last term, only this number and its
+    sign are changed: `s - 1` with 3 added is `s + 2`, and with 1 added it is `s`.
     """
     match e:
         case n.Int():

@@ -11,7 +11,7 @@ INTERRUPTED = 130  # the exit status of `plan` after Ctrl-C
 def run(guide: Guide) -> int:
     """Run this part, and return the exit status."""
     guide.title("Autotune: choose by figures")
-    guide.say("""How many replicas, how many ranks in each, which micro-batch size, which schedule, and does a stage recompute?
+    guide.say("""How many replicas, how many ranks in each, which micro-batch size, which schedule, and do all stages recompute?
         A planner goes through all combinations. It drops those that need more memory than a rank has, and those that cannot
         be the fastest. It simulates the others with the times of a profile: how long the layers of a model and the messages
         take on given hardware. It takes the fastest.""")
@@ -28,9 +28,9 @@ def run(guide: Guide) -> int:
         guide.say("Nothing fits. The message says the least memory that would do.")
         return 0
     guide.say("""The first row is the best configuration. Each row below differs from it in one choice, and its last column says
-        what its ranks spend more time with. The bars are the best throughput for each D. The command at the end trains with
-        the best configuration, where torch is installed. With -o the plan is also written to a file, and the training can
-        be started with that file:""")
+        why it loses: by memory, or by what its ranks spend more time with. The bars are the best throughput for each D. The
+        command at the end trains with the best configuration, where torch is installed. With -o the plan is also written to
+        a file, and the training can be started with that file:""")
     guide.show(f"chimerac plan {' '.join([*names, *words])} -o plan.yaml")
     guide.show(f"torchrun --nproc-per-node {RANKS} interpreter/run.py plan.yaml")
     guide.wait()

@@ -33,8 +33,8 @@ def run(guide: Guide) -> int:
         --memory looks for a partition in which every rank has enough, or says what would help.""")
     status = guide.command("partition", *words, "--memory", str(limit))
     fits, does_not_fit = (
-        "This is the fastest partition that fits.",
-        "No partition fits. The message says which rank needs how much.",
+        "This is the fastest partition that was found to fit.",
+        "No partition was found that fits. The message says how much memory would be enough.",
     )
     guide.say(does_not_fit if status else fits)
     guide.wait()

@@ -20,13 +20,13 @@ def run(guide: Guide) -> int:
     """Run this part, and return the exit status."""
     guide.title("Performance: compare schedules before anything runs")
     guide.say("""How long an iteration takes is computed from the order of the tasks and their costs: F of a forward, B of a
-        backward. The time from the first task to the last is the makespan. The bubble ratio is the idle share of all ranks.
-        All schedules of this table do the same work.""")
+        backward. The makespan is the time from the start of the iteration to the end of its last task. The bubble ratio is
+        the share of the time of all ranks in which they are idle. All schedules of this table do the same work.""")
     depth = int(guide.choose("How many ranks?", ["4", "8"]))
     guide.command("compare", *schedules()["compared"], "-p", f"D={depth}", "-p", f"N={depth}")
     guide.say("""zb_h1 and chimera_zb split each backward into two tasks: one computes what the previous stage waits for,
-        the other computes the gradients of the weights, for which no other rank waits. Tasks of the second kind fill idle
-        time.""")
+        the other computes the gradients of the weights, for which no task of another rank waits. Tasks of the second kind
+        fill idle time.""")
     guide.wait()
     by_size = {f"N={depth * k}": _figures({"D": depth, "N": depth * k}, {}) for k in (1, 2, 4, 8)}
     guide.say("""With more micro-batches the idle time is a smaller share of the iteration. But a larger batch is not always

@@ -16,9 +16,9 @@ def run(guide: Guide) -> int:
         processor, called a rank, holds a stage. This is a pipeline: the samples go through the first stage on rank 0, then
         through the second one on rank 1, and so on. That is the forward pass, F. Then the gradients come back in the other
         direction: the backward pass, B.""")
-    guide.say("""A rank cannot start before it gets something from its neighbour. With all samples in one piece, only one
-        rank works at any time. So the samples of an iteration are cut into micro-batches, which follow each other through
-        the pipeline. F0 is the forward of micro-batch 0, and B0 its backward.""")
+    guide.say("""Only the first rank can start at once. Every other rank waits for its neighbour. With all samples in one
+        piece, only one rank works at any time. So the samples of an iteration are cut into micro-batches, which follow each
+        other through the pipeline. F0 is the forward of micro-batch 0, and B0 its backward.""")
     depth = int(guide.choose("How many ranks?", ["4", "2", "6"]))
     _one_direction(guide, depth)
     guide.wait()

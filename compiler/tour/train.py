@@ -29,9 +29,9 @@ def run(guide: Guide) -> int:
     schedule = guide.choose("Which schedule?", schedules()["trained"])
     guide.say("What the two ranks will do in an iteration, as predicted:")
     guide.command(schedule, "-p", "D=2", "-p", "N=4", "--emit", "timeline")
-    guide.say("""Now the training. `gradients equal one process` means that the first gradients were compared with those of
+    guide.say("""Now the training. `gradients equal one process` means that the first gradients are, up to rounding, those of
         one process with the whole model. The loss falls during the training. At the end there is a table of the ranks:
-        `bubble` is the measured idle share of each rank, and the next columns say for what the rank waited.""")
+        `bubble` is the measured idle share of each rank, and the next three columns say for what the rank waited.""")
     status = _train(schedule)
     if status:
         guide.say(f"The training ended with exit status {status}. The message above says why.")

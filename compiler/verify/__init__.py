@@ -1,6 +1,6 @@
 """The verifier: checks a final program against its own header.
 
-It needs only the program, and shares no code with the passes that build programs. Each check is a function that returns
+It needs only the program, and imports nothing of the passes that build programs. Each check is a function that returns
 findings (E4xx). check_wellformed takes the program, and the others take a `ProgramIndex` of it. check_wellformed and
 check_exactly_once come first: the lookups of the others rely on them. compiler/diagnose adds explanations and the lines of the
 schedule's text.
@@ -32,7 +32,7 @@ _CHECKS = (
 
 
 def findings(program: Program) -> list[Diagnostic]:
-    """Return what is wrong with a program; [] if every check holds."""
+    """Return the findings of the first checks that fail; [] if every check holds."""
     found = check_wellformed(program)
     if found:
         return found
@@ -53,5 +53,5 @@ def verify(program: Program) -> Program:
 
 
 def is_about_order(d: Diagnostic) -> bool:
-    """Return whether a finding is about the order of transfers and collectives, so that `--for` may correct it."""
+    """Return whether a finding is about the order of transfers and collectives, so that the option `--for` may correct it."""
     return d.code in ("E440", "E453")

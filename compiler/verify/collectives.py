@@ -131,9 +131,10 @@ def _launch_findings(
 
 
 def _cycle(index: ProgramIndex) -> list[str]:
-    """Return a cycle of groups: each comes right before the next on some rank, and the last before the first. [] if none.
+    """Return a cycle of groups; [] if there is none.
 
-    It is not enough that every two ranks agree: three ranks whose orders are A B, B C and C A have no common order.
+    Each group comes before the next one on some rank, and the last one before the first. No other ALLREDUCE of that rank is in
+    between. It is not enough that every two ranks agree: three ranks whose orders are A B, B C and C A have no common order.
     """
     graph: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
     before: dict[int, str] = {}  # rank -> the group of its last ALLREDUCE

@@ -18,7 +18,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def check_dataflow(index: ProgramIndex) -> list[Diagnostic]:
-    """Return the findings about tasks that come before what they need, and about the transfers and FREEs of values."""
+    """Return the findings about tasks that come before what they need or overlap with it, and about transfers and FREEs."""
     found: list[Diagnostic] = []
     if index.header.kind == "training":
         found += _order_findings(index, index.forward, index.input_gradient, "the backward comes before its forward")
@@ -43,7 +43,7 @@ def check_dataflow(index: ProgramIndex) -> list[Diagnostic]:
 
 
 def _order_findings(index: ProgramIndex, first: Ints, second: Ints, fact: str) -> list[Diagnostic]:
-    """Return findings where `second` comes before `first`. fact: the beginning of the message.
+    """Return findings where the row in `second` comes before the row in `first`. fact: the beginning of the message.
 
     first, second: rows indexed by key, -1 for none. The two rows of a key are on one rank, and may be the same row.
     """
@@ -75,16 +75,17 @@ def _value_findings(index: ProgramIndex, value: Value) -> list[Diagnostic]:
     h, p = index.header, index.program
     keys = np.arange(index.key_count)
     stage = keys // h.micro_batches % h.stages
-    # A key is that of the reader. An activation is made by the stage before it, a gradient by the stage after it.
+    # A value has the key of the task that reads it. An activation is made by the stage before that task's stage, a gradient by
+    # the stage after it.
     keys = keys[stage > 0] if value == Value.act else keys[stage < h.stages - 1]
-    tasks = index.reader(value)  # by key; the tasks that read values of this kind also make them
+    tasks = index.reader(value)  # by key; the same tasks make the values of this kind
     reader, maker = tasks[keys], tasks[keys + (-h.micro_batches if value == Value.act else h.micro_batches)]
     source, target = index.rank[maker], index.rank[reader]
     crosses = source != target
     found = []
 
     def find(code: str, wrong: Mask, row: Ints, fact: str, help: str = "") -> None:
-        """Add findings. wrong: whether there is one, by value; row: by value, the instruction that is at fault.
+        """Add findings. wrong, row: by index in `keys`, whether the value has a fault, and the row of the instruction at fault.
 
         fact may contain {value}, the value's name; help may contain {source} and {target}, the ranks that make and read it.
         """
@@ -128,8 +129,8 @@ def _value_findings(index: ProgramIndex, value: Value) -> list[Diagnostic]:
 
 
 def _free_findings(index: ProgramIndex, value: Value, keys: Ints, reader: Ints, crosses: Mask) -> list[Diagnostic]:
-    """Return findings where a FREE names a value that was never received, or frees its buffer twice, before its last reader or
-    on another rank.
+    """Return findings about a FREE of a value that was never received, several FREEs of one buffer, and a FREE before the last
+    reader or on another rank than this reader.
 
     keys: of all values of this kind; by index in `keys`, reader: the row that first reads the value; crosses: whether it is
     sent to another rank.

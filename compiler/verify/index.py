@@ -9,7 +9,7 @@ import numpy as np
 from chimerac.chimera_ir.instructions import Op, Value
 from chimerac.chimera_ir.program import Ints, Program
 
-MAX_FOUND = 10  # the most findings of one kind that a check reports
+MAX_FOUND = 10  # the most findings of one kind that a check reports, and the most ranks or groups that one finding lists
 
 # Indices into ProgramIndex.tasks: the kind of work. A BWD makes both gradients.
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, RECOMPUTATION = 0, 1, 2, 3

@@ -95,7 +95,7 @@ def _help(index: ProgramIndex, send: int, receive: int) -> str:
     """Return the help for a message whose ends differ. send, receive: their rows.
 
     If both ends name the same kind and stage and have a micro-batch in common, only their groups of micro-batches differ.
-    Otherwise their order differs.
+    Otherwise the help is for receives in another order than the sends.
     """
     *sent_value, sent_list = _value_of(index, send)
     *received_value, received_list = _value_of(index, receive)

@@ -78,7 +78,7 @@ def _limit_finding(
 
 
 def _held_counts(program: Program, name: str) -> list[Ints]:
-    """Return for every global rank the counts that a limit bounds: how many it holds while each of its instructions runs.
+    """Return the counts that a limit bounds: how many each global rank holds while each of its instructions runs.
 
     name: of the limit, one of LIMITS. For weight_copies, which do not change, there is one count for the whole stream.
     """

@@ -1,10 +1,10 @@
 """Does the program terminate on a machine of docs/semantics.md, or does it hang? (E440)
 
-Every wait is for one known instruction; nothing is chosen at run time. So a program terminates under every interleaving of its
-ranks or under none, and one simulated run decides it. On `posted`, `window` and `rendezvous` an instruction waits only for
-instructions of other ranks. There each rank runs until it must wait, and every wait is examined at most twice. On `paired` and
-`serial` transfers also wait for each other. There the completion of a transfer or a collective is a node like an instruction,
-and is executed when all that it waits for has been executed.
+What an instruction or a completion waits for is known before the run; nothing is chosen at run time. So a program terminates
+under every interleaving of its ranks or under none, and one simulated run decides it. On `posted`, `window` and `rendezvous` an
+instruction waits only for instructions of other ranks. There each rank runs until it must wait, and every wait is examined at
+most twice. On `paired` and `serial` transfers also wait for each other. There the completion of a transfer or a collective is a
+node like an instruction, and is executed when all that it waits for has been executed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_progress(index: ProgramIndex) -> list[Diagnostic]:
     message = f"deadlock on the {machine} machine: {np.count_nonzero(~done)} of {len(p)} instructions can never run"
     # A stream runs in order, so the first instruction of a rank that does not run is the one at which the rank stops.
     stops = np.flatnonzero(~done & (np.append(True, done[:-1]) | np.append(True, np.diff(index.rank) > 0)))
-    notes = tuple(f"a rank stops at {p.place(row)}" for row in stops[:MAX_FOUND].tolist())
+    notes = tuple(f"a rank stops here: {p.place(row)}" for row in stops[:MAX_FOUND].tolist())
     return [Diagnostic("E440", message, notes=notes, about=tuple(stops.tolist()))]
 
 
@@ -111,7 +111,7 @@ def _run_ranks(index: ProgramIndex, waits: Waits) -> npt.NDArray[np.bool_]:
     bounds = np.searchsorted(waits.target, p.offsets).tolist()
     next_wait, end_of_waits = bounds[:-1], bounds[1:]  # by rank: the next wait to examine, and the end of its waits
     end_of_stream = p.offsets[1:].tolist()
-    reached = p.offsets[:-1].tolist()  # by rank: rows before this one are executed
+    reached = p.offsets[:-1].tolist()  # by rank: its rows before this one are executed
     # By rank: a heap of (row of this rank, rank that waits for the row).
     blocked_on: list[list[tuple[int, int]]] = [[] for _ in range(p.world)]
     ready = list(range(p.world))
@@ -136,8 +136,8 @@ def _waits_with_queues(index: ProgramIndex, machine: Machine) -> Waits:
     """Return the waits of a machine whose transfers queue. Nodes are instructions and, numbered after them, completions.
 
     A transfer or collective completes when all its ends have been posted and the one before it in each of its queues is
-    complete. On `paired` each rank has one queue per peer for both directions, and collectives have no queue and no waits. On
-    `serial` each rank has one queue for all its transfers and collectives.
+    complete. On `paired` each rank has one queue per peer for both directions, and its collectives do not interact with these
+    transfers: here they have no waits. On `serial` each rank has one queue for all its transfers and collectives.
     """
     p = index.program
     channel, send, receive = channels(index)

@@ -55,7 +55,7 @@ def _count_finding(index: ProgramIndex, kind: int, key: int, counts: dict[int, I
 
 
 def _repeated_finding(index: ProgramIndex, name: str, rows: list[int]) -> Diagnostic:
-    """Return the finding for a task that is in the program several times. name: of the task; rows: all of them."""
+    """Return the finding for a task that is in the program several times. name: of the task; rows: all that contain it."""
     places = tuple(index.program.place(row) for row in rows[:4])
     return Diagnostic("E411", f"{name} is in the program {len(rows)} times", notes=places, help="keep one of them")
 

@@ -1,7 +1,7 @@
 """Does everything that the program names exist, and is every instruction valid in its stream?
 
-E401: the header is wrong, or does not allow an instruction; E402: an instruction names what does not exist; E403: an
-instruction is not valid in its stream.
+E401: the header is wrong, or does not allow an instruction; E402: an instruction names what does not exist, or has a wrong list
+of micro-batches or ranks; E403: what an instruction names exists, but the instruction is not valid in its place.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ def _header_faults(program: Program) -> Iterator[str]:
     ids = np.fromiter(chain.from_iterable(micro_batches_of_pipes), np.int64)
     if not np.array_equal(np.sort(ids), np.arange(h.micro_batches)):
         yield _ids_fault(ids, h.micro_batches)
-    repeated_pipe = next((name for name, times in Counter(pipe.name for pipe in h.pipes).items() if times > 1), None)
+    repeated_pipe = next(((name, times) for name, times in Counter(pipe.name for pipe in h.pipes).items() if times > 1), None)
     if repeated_pipe is not None:
-        yield f"pipe {repeated_pipe} is defined twice"
+        yield f"pipe {repeated_pipe[0]} is defined {_times(repeated_pipe[1])}"
     for kind, costs in program.costs.given().items():
         if kind != "hop" and len(costs) != h.stages:
             yield f"the costs of {kind} are given for {count_text(len(costs), 'stage')}, but the program has {h.stages}"
     groups = [stage_group(s) for s in range(h.stages)] + [t.name for t in h.tied]
     if repeated := next((name for name, times in Counter(groups).items() if times > 1), None):
-        yield f"two parameter groups have the name '{repeated}': those of stages and of tied parameters need different names"
+        yield f"two parameter groups have the name '{repeated}': all groups, of stages and of tied sets, need different names"
     for tied in h.tied:
         unknown = next((s for s in tied.stages if not 0 <= s < h.stages), None)
         if not tied.stages:
@@ -75,7 +75,8 @@ def _evaluation_findings(program: Program) -> list[Diagnostic]:
     rows = np.flatnonzero(~allowed).tolist()
     if program.header.kind != "evaluation" or not rows:
         return []
-    message = f"an evaluation program holds only forwards and their transfers; {len(rows)} of its instructions are others"
+    others = count_text(len(rows), "other instruction")
+    message = f"an evaluation program holds only forwards and their transfers; this one has {others}"
     places = [_place(program, row) for row in rows[:MAX_SHOWN]]
     if len(rows) > MAX_SHOWN:
         places.append("...")
@@ -84,7 +85,10 @@ def _evaluation_findings(program: Program) -> list[Diagnostic]:
 
 
 def _ids_fault(ids: Ints, micro_batches: int) -> str:
-    """Return the message about the first micro-batch that is not in exactly one pipe. ids: those that the pipes list."""
+    """Return the message about a micro-batch that does not exist, or is listed several times, or that no pipe lists.
+
+    ids: the micro-batches of all pipes, one after the other.
+    """
     exists = (ids >= 0) & (ids < micro_batches)
     count = np.bincount(ids[exists], minlength=micro_batches)
     is_wrong = ~exists
@@ -132,8 +136,8 @@ def _check_stages_and_micro_batches(program: Program, findings: _RowFindings) ->
     pipe_of = np.full(h.micro_batches, -1, np.int64)
     for p, pipe in enumerate(h.pipes):
         pipe_of[list(pipe.micro_batches)] = p
-    # By number of a list of micro-batches: the pipe to which all of them belong; -1 if the list has an unknown id, an id twice,
-    # or ids of two pipes. The entry after the last list is -1 too: it is for rows without micro-batches.
+    # By number of a list of micro-batches: the pipe to which all of them belong; -1 if the list is empty, or has an unknown id,
+    # an id twice, or ids of two pipes. The entry after the last list is -1 too: it is for rows without micro-batches.
     pipe_of_list = np.full(len(program.micro_batch_lists) + 1, -1, np.int64)
     for k, ids in enumerate(program.micro_batch_lists):
         is_valid = all(0 <= m < h.micro_batches for m in ids) and len(set(ids)) == len(ids)
@@ -158,7 +162,8 @@ def _check_transfers(program: Program, findings: _RowFindings) -> None:
         "remove it, or name the rank that has the other end",
     )
     to_other_replica = transfer & (t.peer >= 0) & (t.peer < program.world) & (t.peer // h.ranks != rank // h.ranks)
-    findings.add("E403", to_other_replica, "the peer is in another replica", "name the rank of this rank's own replica")
+    help = "name the rank of the same replica that has the other end"
+    findings.add("E403", to_other_replica, "the peer is in another replica", help)
 
 
 def _check_values(program: Program, findings: _RowFindings) -> None:
@@ -187,7 +192,7 @@ def _check_pairs(program: Program, findings: _RowFindings) -> None:
     findings.add(
         "E403",
         overlaps & ~follows,
-        "the next instruction is not a task, or begins a pair itself",
+        "no task comes right after it, or one that begins a pair itself",
         "put the other task right after it, or leave overlap out",
     )
 
@@ -226,7 +231,7 @@ def _check_collectives(program: Program, findings: _RowFindings) -> None:
 
 
 def _micro_batches_fault(program: Program, row: int, pipe_of: Ints) -> tuple[str, str]:
-    """Return the fact and the help about a row whose micro-batches are not all of its pipe, or not all different.
+    """Return the fact and the help about a row whose micro-batches are not all of its pipe, or not all different, or missing.
 
     pipe_of: by micro-batch, its pipe.
     """

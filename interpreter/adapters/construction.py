@@ -43,7 +43,7 @@ class ModuleSource(Protocol):
 class Built:
     """A module that a function builds.
 
-    build: called once for each structure, and once or twice for each part. It builds a new module every time, equal to the
+    build: called once for each structure, and one to three times for each part. It builds a new module every time, equal to the
     others up to random numbers. If it returns no module, the methods raise TypeError.
     """
 
@@ -117,18 +117,18 @@ class Given:
 def returned(build: Callable[[], Any]) -> Any:
     """Return what a function returns. A module that it builds has all parameters on the meta device.
 
-    Other results, such as a Model, may need the values of parameters, so the function is called again for them.
+    If the function returns something else, such as a Model, or raises an error, it is called again with real parameters.
     """
     try:
         return Built(build).structure()
-    except Exception:  # TypeError for another result, or an error of the function, which it then raises again
+    except Exception:  # TypeError for something else, or an error of the function: it may come from parameters without values
         return build()
 
 
 class _RegistrationHook:
     """Called for each parameter that a module registers. It puts the parameter on the meta device unless `is_real`.
 
-    is_real: whether the parameter of a number gets memory. The number of a parameter is how many were registered before it.
+    is_real: whether the parameter with a number has memory. The number of a parameter is how many were registered before it.
     """
 
     def __init__(self, is_real: Callable[[int], bool]) -> None:
@@ -151,7 +151,7 @@ class _RegistrationHook:
         return self._replacements.get(self.number_of(parameter))
 
     def number_of(self, parameter: Tensor) -> int:
-        """Return the number of a parameter, or -1."""
+        """Return the number of a parameter; -1 for any other tensor."""
         number, reference = self._numbers.get(id(parameter), (-1, None))
         return number if reference is not None and reference() is parameter else -1
 
@@ -167,11 +167,11 @@ def _on_meta(parameter: nn.Parameter) -> nn.Parameter:
 
 
 class _SeededDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Seeds torch's generator before each random operation of a constructor.
+    """Seeds torch's generator of the CPU before each random operation of a constructor.
 
     An operation on a parameter, or on a tensor made from one as in the loops of `trunc_normal_`, has a seed from
-    (seed, parameter, number among the operations of this parameter). torch skips some of them on the meta device, and that
-    changes the seeds of no other parameter. All other random operations run in every construction, and are numbered together.
+    (seed, parameter, number among its random operations). torch skips some of them on the meta device, and that changes the
+    seeds of no other parameter. All other random operations run in every construction, and are numbered together.
     """
 
     def __init__(self, seed: int, hook: _RegistrationHook) -> None:

@@ -30,6 +30,7 @@ from chimerac.interpreter.adapters.trace import line_of
 from chimerac.interpreter.runtime.model import Fields, Values
 
 # Kinds of classes of transformers. If a configuration names no class, the first kind here that its architecture has is used.
+# Those with Seq2Seq are only for models with an encoder and a decoder.
 _HEADS = ("Seq2SeqLM", "SpeechSeq2Seq", "MaskedLM", "CausalLM", "ImageClassification", "SequenceClassification", "PreTraining")
 
 # Options of every class, unless the caller gives others. The other implementations of experts have shapes that change from
@@ -54,10 +55,10 @@ def huggingface(
 
     source: a config.json, or a folder with one; if the folder has safetensors too, every stage reads its own weights from
     them. fields, loss, targets, layers: as for `cut`. head: the name of a class of transformers, such as BertForMaskedLM; by
-    default the one in the configuration. select: from what the model returns, the tensors for the loss; by default its
-    logits. new: names of parameters that may be missing in the folder; these start with initial values. unused: names in the
-    folder that may be missing in the model. In both a * matches any text. options: for the class, such as
-    attn_implementation="eager".
+    default `class_of` chooses one. select: from what the model returns, the tensors for the loss; by default `logits_of`. new:
+    names of tensors of the model that may be missing in the folder; these start with initial values. unused: names of tensors
+    of the folder, as transformers renames them, that may be missing in the model. In both a * matches any text. options: for
+    the class, such as attn_implementation="eager".
 
     Raises ChimeraError: E850 without transformers, E851 where the layers are not found, E852 for a model that cannot be cut,
     E854 for a configuration that cannot be read or from which no model can be built, E855 for weights that cannot be read or do
@@ -107,7 +108,7 @@ def configuration(source: str | Path) -> Any:
 def class_of(config: Any, head: str | None = None) -> Any:
     """Return the class of a model.
 
-    It is `head` if given, else the one that the configuration names, else the first kind in `_HEADS` that the architecture has,
+    It is `head` if given, else the one that the configuration names, else that of the first kind in `_HEADS` that fits,
     else the architecture without a head.
 
     Raises ChimeraError E854 where transformers has no such class.
@@ -120,7 +121,7 @@ def class_of(config: Any, head: str | None = None) -> Any:
             raise refuse(
                 "E854",
                 f"transformers {transformers.__version__} has no model {name}",
-                help="name one of its classes, such as AutoModelForCausalLM or the one in 'architectures' of the configuration",
+                help="name one of its classes, such as GPT2LMHeadModel or the one in 'architectures' of the configuration",
             )
         return found
     for kind in _HEADS:
@@ -212,7 +213,7 @@ def _weights(
 
 
 def _conversion(converter: Any, name: str, uses: Sequence[tuple[str, str]], model: Any) -> Callable[..., Mapping[str, Tensor]]:
-    """Return the function that makes tensors of the model from several tensors in the files, such as one tensor of all experts.
+    """Return the function that makes tensors of the model, such as one of all experts, from tensors in the files.
 
     name: in the model, of the first tensor that is made. uses: of each tensor in the files, the converter's pattern that its
     name matches, and the name. model: one of the class, without weights.
@@ -237,7 +238,7 @@ def _refuse_pickles(folder: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Let transformers write errors only, and no messages about generation, which training does not need."""
+    """Let transformers write only errors: its warnings, such as those about generation, do not matter for training."""
     logging = _transformers().utils.logging
     level = logging.get_verbosity()
     logging.set_verbosity_error()

@@ -1,6 +1,7 @@
-"""Intercepted calls: a module whose units report each call to a Run, which is one forward of the whole module.
+"""Intercepted calls: during a Run, which is a forward of a module, the units of the module report their calls to it.
 
-A *unit* is a submodule whose calls are layers of the pipeline (docs/any_model.md).
+The forward of a stage ends after the last call of the stage, except on the last stage. A *unit* is a submodule whose calls are
+layers of the pipeline (docs/any_model.md).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Forward = Callable[..., Any]
 
 
 class Run(Protocol):
-    """One forward of the whole module."""
+    """One forward of the module, which may end early."""
 
     def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what this call of a unit returns. unit: its path; forward: the unit's own forward."""

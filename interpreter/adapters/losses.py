@@ -1,4 +1,4 @@
-"""The losses that a run offers by name, as sums over the valid targets; and a check that a user's loss is a sum."""
+"""The losses that a run offers by name, as sums over the valid targets; and a check that a user's loss is not a mean."""
 
 from __future__ import annotations
 
@@ -39,9 +39,13 @@ def next_token(outputs: Values | Tensor, targets: Values | Tensor) -> Tensor:
 
 
 def squared_error(outputs: Values | Tensor, targets: Values | Tensor) -> Tensor:
-    """Return the sum of the squared errors. outputs [...] and targets [...] have equally many numbers."""
+    """Return the sum of the squared errors.
+
+    outputs [...] and targets [...] have equally many numbers. A target that is IGNORED does not count.
+    """
     (values,), (numbers,) = _several(outputs), _several(targets)
-    return F.mse_loss(values.flatten(), numbers.flatten(), reduction="sum")
+    numbers = numbers.flatten()
+    return (values.flatten() - numbers).masked_fill(numbers == IGNORED, 0).square().sum()
 
 
 LOSSES = {"cross-entropy": cross_entropy, "next-token": next_token, "squared-error": squared_error}
@@ -57,10 +61,12 @@ MEAN_TOLERANCE = 0.01
 
 
 def check_sum(name: str, loss: Callable[[Values, Values], Values], outputs: Sequence[BoundaryTensor], targets: Values) -> None:
-    """Check on random outputs that each loss of a user's model is a sum over the samples, not a mean.
+    """Raise ChimeraError E856 if a loss of a user's model is a mean over the samples.
 
-    name: of the model. outputs: the tensors that the losses read, of a micro-batch; targets: of one sample. A loss that is zero
-    for one sample is not checked, and no loss is checked if the losses cannot be computed. Raises ChimeraError E856 for a mean.
+    The losses are computed on random outputs: for one sample, and for this sample twice. A loss that is zero for one sample is
+    not checked, and no loss is checked if the losses cannot be computed.
+
+    name: of the model. outputs: the tensors that the losses read, of a micro-batch; targets: of one sample.
     """
     generator, samples = torch.Generator().manual_seed(0), next((x.shape[:1] for x in outputs if x.shape), ())
     drawn = []

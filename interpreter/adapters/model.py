@@ -32,7 +32,10 @@ class Pretrained(Protocol):
     """Weights with which stages start instead of initial ones."""
 
     def load(self, tensors: Mapping[str, Tensor], names: Mapping[str, Sequence[str]]) -> None:
-        """Set the values of these tensors of a model. names: all names that each of them has in the model."""
+        """Set the values of these tensors of a model.
+
+        tensors: by their first names. names: by the first name of each tensor of the model, all its names.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +169,7 @@ class Structure:
         return [*called, *(unit for unit in self.units if unit not in called_anywhere)]
 
     def _read_between_calls(self) -> set[str]:
-        """Return the first names of the parameters and buffers that the module reads between calls or after the last one."""
+        """Return the first names of the parameters and buffers that the module reads before, between or after the calls."""
         found = self.trace.sources_of(range(len(self.trace.calls)))
         return {self._first_name[s.name] for sources in found for s in sources if isinstance(s, Weight)}
 
@@ -226,8 +229,8 @@ def cut(
 ) -> CallModel:
     """Return the model of a module, cut between the calls of its layers, for `Pipeline` and for run.py.
 
-    module: the module, or a function that builds it. With a function no rank ever holds the whole module, and each stage
-    starts with the values that the module's constructor gives its parameters. fields: the arguments of the module's forward by
+    module: the module, or a function that builds it. With a function, a stage gets memory only for its own parameters,
+    and starts with the values that the module's constructor gives them. fields: the arguments of the module's forward by
     name, of one micro-batch. loss: as for `Pipeline`, called with the selected tensors and the targets; for run.py it returns
     the sum over the targets. targets: of one micro-batch; they show how much memory the loss keeps; None: they are not known.
     layers: the paths of lists of layers, or of single layers; a * matches one part of a path; by default the outermost lists
@@ -235,7 +238,7 @@ def cut(
     pretrained: where stages read their parameters; by default these have the values of the module. name: of the model, by
     default the name of the module's class.
 
-    Raises ChimeraError E851 where the layers are not found, E852 for a module that cannot be cut or whose forward fails, and
+    Raises ChimeraError E851 as `layers_of`, E852 for a module that cannot be cut or whose forward fails, and
     TypeError if the function returns no module.
     """
     source: ModuleSource = Given(module) if isinstance(module, nn.Module) else Built(module)

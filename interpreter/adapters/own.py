@@ -2,7 +2,7 @@
 
     FILE.py:function       the function returns a torch.nn.Module that reads tokens (b, L) and returns logits, or a Model
     hf:config.json         initial weights
-    hf:FOLDER              the weights of its safetensors; initial weights if it has none
+    hf:FOLDER              the weights of its safetensors; initial weights if it has none (a folder with *.bin alone is refused)
 
 torch is imported only by the functions that need it, when they are called.
 """
@@ -45,7 +45,7 @@ def may_have_own_loss(name: str | None) -> bool:
 def check_own(name: str) -> None:
     """Check, without torch, what a user's model is read from.
 
-    Raises ChimeraError: E801 for a Python file that cannot be read or does not have the function; for a Hugging Face model E850
+    Raises ChimeraError: E801 for a file that cannot be read, is not Python or lacks the function; for a Hugging Face model E850
     without transformers, E854 for a path that does not exist.
     """
     if name.startswith(HUGGING_FACE):
@@ -179,7 +179,7 @@ def _imported(path: Path) -> ModuleType:
 
 
 def _names(module: ast.Module) -> Iterator[str]:
-    """Yield the names that a file binds outside functions and classes; * for an import of all names."""
+    """Yield the names that a file may bind outside functions and classes; * for an import of all names."""
     remaining: list[ast.AST] = [module]
     while remaining:  # no recursion: an expression may be nested more deeply than Python's calls
         node = remaining.pop()

@@ -1,12 +1,13 @@
 """Pretrained weights in safetensors files: each stage reads only what its own tensors are made from.
 
-When the model is made, the names and shapes of the tensors in the files are compared with those of the whole model. So files
-that do not fit are refused on every rank, before any of them waits for another one.
+When the model is made, the names and shapes of the tensors in the files are compared with those of the whole model, except the
+shapes of tensors that are converted. So files that do not fit are refused on every rank, before any of them waits for another.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +39,8 @@ class Entry:
 class Folder:
     """The tensors of a folder with safetensors: model.safetensors, or shards and model.safetensors.index.json.
 
-    Raises ChimeraError E855 where there are none, and where a file is missing or damaged. Its methods raise E855 too.
+    Raises ChimeraError E855 if there are none, if the index or model.safetensors cannot be read, and if a shard is missing. The
+    methods raise E855 for a file that cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +66,7 @@ class Folder:
 
     @property
     def keys(self) -> list[str]:
-        """Return the names of all tensors in the files."""
+        """Return the names of all tensors in the files, as the index has them if there is one."""
         return list(self._files)
 
     def shape(self, key: str) -> tuple[int, ...]:
@@ -85,7 +87,7 @@ class Folder:
     @staticmethod
     @contextmanager
     def _opened(path: Path) -> Iterator[Any]:
-        from safetensors import SafetensorError, safe_open  # of an extra
+        from safetensors import SafetensorError, safe_open  # a package of the extra `huggingface`
 
         try:
             with safe_open(str(path), framework="pt") as file:
@@ -110,17 +112,17 @@ class Weights:
 
         The shapes of tensors that are converted are not checked.
 
-        shapes, names: by the first name of each tensor, its shape and all its names. new: the names of tensors that may be
-        missing and then have initial values; unused: the names of further tensors that the files may have. In both a * matches
-        any text.
+        shapes, names: by the first name of each tensor, its shape and all its names. new: the first names of tensors that may
+        be missing and then have initial values; unused: the names of further tensors that the files may have. In both a *
+        matches any text.
         """
         known = {name for found in names.values() for name in found}
         missing = [first for first in shapes if self._entry(names[first]) is None and not _any_matches(first, new)]
         extra = [name for name in self._entries if name not in known and not _any_matches(name, unused)]
         if missing:
-            raise self._refused(f"{len(missing)} tensors of the model are missing: {_shown(missing)}", "new", missing)
+            raise self._refused(f"tensors of the model are missing, {len(missing)} in all: {_shown(missing)}", "new", missing)
         if extra:
-            raise self._refused(f"{len(extra)} tensors are not in the model: {_shown(extra)}", "unused", extra)
+            raise self._refused(f"tensors are not in the model, {len(extra)} in all: {_shown(extra)}", "unused", extra)
         for first, shape in shapes.items():
             entry = self._entry(names[first])
             if entry is not None and entry.convert is None and (found := self._folder.shape(entry.keys[0])) != shape:
@@ -132,7 +134,8 @@ class Weights:
 
         tensors, names: by the first name of each tensor, the tensor and all its names in the model.
         """
-        converted: dict[int, Mapping[str, Tensor]] = {}  # by the id of an entry; only of the last one: experts are large
+        # By the id of an entry, what its `convert` has returned. Only the last one is kept: tensors of experts are large.
+        converted: dict[int, Mapping[str, Tensor]] = {}
         with torch.no_grad():
             for first, tensor in tensors.items():
                 entry = self._entry(names[first])
@@ -150,7 +153,7 @@ class Weights:
 
     def _refused(self, what: str, argument: str, names: Sequence[str]) -> Exception:
         """Return the error E855. argument: `new` or `unused`, which allows tensors with these names."""
-        pattern = f"{names[0].partition('.')[0]}.*"
+        pattern = re.sub(r"\..*", ".*", names[0])
         means = "start with initial values" if argument == "new" else "are left out"
         help = f"give the class that was saved, or {argument}=['{pattern}'] in Python if these {means}"
         return refuse("E855", f"{self._folder.path}: {what}", help=help)

@@ -1,12 +1,13 @@
 """A stage of a module that is cut between calls: the module's own forward, of which only the stage's calls run.
 
-    calls before the stage     return what an earlier stage has sent, or a placeholder where nothing needs it
+    calls before the stage     return what the stage before has sent, and placeholders for all other tensors
     calls of the stage         run
     after the last of them     the forward is ended, and the stage returns what later stages need; on the last stage
                                the forward ends by itself, and the stage returns what the loss is computed from
 
-What the module computes between calls (masks, positions, residual sums) each stage computes itself, from the fields of the
-batch and from what earlier stages have sent. So no tensor of the batch passes through the pipeline.
+What the module computes between calls (masks, positions, residual sums) each stage computes itself: from the fields of the
+batch, from what calls return, and from parameters and buffers. So a stage gets the fields that it needs with its micro-batch,
+not from the stage before.
 """
 
 from __future__ import annotations
@@ -43,14 +44,15 @@ class Own(nn.Module):
 
 
 class CallStage(Stage):
-    """Consecutive calls of a module.
+    """Consecutive calls of the units of a module.
 
     intercepted: the module, with real parameters where these calls need them. calls: the numbers of the stage's calls. modules:
     by path, what has the parameters and buffers of the stage. ties: as in `Stage`. fields: examples of all fields of a
     micro-batch. select: from what the module returns, the tensors that the loss is computed from. absent: parameters that the
     module reads between calls and that only other stages have, as (module, name in it).
 
-    A forward raises ChimeraError E853, which names the call, where it differs from the traced one in a call or its result.
+    A forward raises ChimeraError E853, which names the call, if it calls another unit than the traced forward, or ends earlier,
+    or if a call of the stage returns another structure.
     """
 
     def __init__(
@@ -155,7 +157,7 @@ class _StageRun:
         """Run the unit if the call belongs to the stage; otherwise return what the stage has in the place of the result.
 
         Raises _StageEnd after the last call of the stage, unless it is the last one of the model. Raises ChimeraError E853 if
-        the traced forward makes another call here, or if this call returns another structure.
+        the traced forward calls another unit here, or none, or if this call returns another structure.
         """
         if self._is_inside:  # a unit that another one calls is part of it
             return forward(*args, **kwargs)
@@ -223,7 +225,7 @@ class _StageRun:
     def _unexpected(self, what: str) -> Exception:
         """Return the error E853 for a forward that does `what` where the traced one makes another call, or ends."""
         traced, number = self._traced, self._number
-        expected = f"calls {traced[number].name}" if number < len(traced) else "ends"
+        expected = f"called {traced[number].name}" if number < len(traced) else "ended"
         after = f"after {traced[number - 1].name}" if number else "at first"
         return refuse(
             "E853",

@@ -1,10 +1,10 @@
 """The trace of a module: which units its forward calls, and from what the arguments of each call are computed.
 
-The module's own forward runs once, on fake tensors, which have shapes and no memory. For every tensor in this forward, the
-sources are recorded: the outputs of calls, the parameters and the fields of the batch that the tensor was computed from. What
-is computed between two calls (additions, masks, positions) is no layer: each stage that needs it computes it again. So a stage
-receives exactly the outputs of earlier calls from which the arguments of its own or of later calls, or the model's output, are
-computed.
+The module's own forward runs once, on fake tensors, which have shapes and no memory. For every tensor outside of calls, the
+sources are recorded: the outputs of calls, the parameters and buffers, and the fields of the batch that the tensor was computed
+from. What is computed between two calls (additions, masks, positions) is no layer: each stage that needs it computes it again.
+So a stage receives exactly those outputs of the calls before it from which the arguments of its own or of later calls, or the
+model's output, are computed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ class Field:
 
 @dataclass(frozen=True)
 class Inside:
-    """A tensor that a call made and did not return, or an argument that it changed in place. call: the number of the call."""
+    """A tensor that a call made, or one that it changed in place and that is no parameter or buffer.
+
+    call: the number of the call. A tensor in the result of a call is copied, and the source of the copy is an `Output`.
+    """
 
     call: int
 
@@ -97,8 +100,8 @@ class Call:
 class Trace:
     """All calls of a forward, in order.
 
-    result: what the model's output is computed from. written: the fields that are changed in place, and the outputs of calls
-    that are changed in place afterwards. draws: whether the forward draws random numbers in training.
+    result: what the model's output, the tensors for the loss, is computed from. written: the fields that are changed in place,
+    and the outputs of calls that are changed in place afterwards. draws: whether the forward draws random numbers in training.
     """
 
     calls: tuple[Call, ...]
@@ -184,8 +187,8 @@ class _TracingRun:
     def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the unit, and record what its call needs and returns.
 
-        Raises ChimeraError E852 if the call uses a tensor that another call made or changed and did not return, or returns
-        something else than tensors, callables and `_CONSTANTS`.
+        Raises ChimeraError E852 if an argument is computed from a tensor that another call made or changed and did not return,
+        or if the call returns something else than tensors, callables and `_CONSTANTS`.
         """
         if self._inside is not None:  # a unit that another one calls is part of it
             return forward(*args, **kwargs)
@@ -264,7 +267,7 @@ class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._copied[storage_address(t)] = source
 
     def enter(self, call: int) -> None:
-        """Begin a call. The source of a tensor that it makes is `Inside`, until the call returns the tensor."""
+        """Begin a call. The source of every tensor that is made in it is `Inside`."""
         self._call, self._used = call, set()
 
     def leave(self) -> set[str]:

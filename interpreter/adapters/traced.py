@@ -54,9 +54,10 @@ def traced(
 def _with_parameters(stages: nn.Module, module: nn.Module) -> nn.Module:
     """Return a copy of the traced stages that has the parameters of the module.
 
-    The tracer gives every stage that reads a parameter a copy of its own, under the name of the original.
+    A traced stage has the parameters that it reads, under the names of the originals. If several stages read a parameter, the
+    tracer has given each of them a copy of its own.
     """
-    copied = copy.deepcopy(stages, {id(t): t for t in (*stages.parameters(), *stages.buffers())})  # shares its tensors
+    copied = copy.deepcopy(stages, {id(t): t for t in (*stages.parameters(), *stages.buffers())})  # shares the tensors
     for stage in copied.children():
         for name, _ in list(stage.named_parameters(remove_duplicate=False)):
             path, _, leaf = name.rpartition(".")

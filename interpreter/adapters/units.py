@@ -20,7 +20,7 @@ def layers_of(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
     nn.ModuleLists with parameters or, where there is none, the outermost nn.Sequentials with parameters.
 
     Raises ChimeraError E851 for a name that the module does not have, for a list without layers, for a layer that is inside
-    another one, and where there is no list.
+    another one, and, without names, for a module that has no list.
     """
     modules = dict(module.named_modules())
     if not names:

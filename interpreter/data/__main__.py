@@ -37,7 +37,8 @@ def _parser() -> Parser:
     )
     training.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the tokenizer.json to write")
     training.add_argument("--kind", choices=KINDS, default="bpe", help="bpe as for GPT-2, wordpiece as for BERT (default: bpe)")
-    training.add_argument("--vocabulary", type=int, default=8192, metavar="V", help="tokens, at most (default: %(default)s)")
+    most = "tokens, at most; with wordpiece more, if the characters of the texts are more (default: %(default)s)"
+    training.add_argument("--vocabulary", type=int, default=8192, metavar="V", help=most)
     added = "; ".join(f"{kind} has {' '.join(names)}" for kind, names in SPECIAL.items())
     training.add_argument("--special", action="append", default=[], metavar="TOKEN", help=f"one more special token ({added})")
     training.add_argument("--lowercase", action="store_true", help="make all letters lower-case, and drop accents (wordpiece)")

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from chimerac.interpreter.data.text import COUNTED, Text
 
-MAX_VOCABULARY = 4096  # of a bigram model: its table has this many rows and columns
-MAX_COUNTED = 10**8  # tokens at the beginning of the text, which a bigram model counts
+MAX_VOCABULARY = 4096  # of a bigram model, whose table has a row and a column for each token
+MAX_COUNTED = 10**8  # tokens, at most, at the beginning of the text, which a bigram model counts
 
 
 def unigram_entropy(text: Text) -> float:
@@ -25,9 +25,9 @@ def bigram_loss(train: Text, samples: Iterable[tuple[npt.NDArray[Any], npt.NDArr
     """Return the mean loss, in nats per token, of a bigram model that has counted the first MAX_COUNTED tokens of `train`.
 
     samples: the tokens of each sample, and for each of these tokens the next one. The probability of token b after token a is
-    (n(a, b) + p(b)) / (n(a) + 1), where p(b) = (n(b) + 1) / (n + V) is that of the unigram model. n(a, b) counts pairs of
-    neighbours, n(a) those that begin with a, n(b) the tokens b. n is the number of all counted tokens, and V is the size of the
-    vocabulary. Returns None if V is larger than MAX_VOCABULARY.
+    (n(a, b) + p(b)) / (n(a, *) + 1), where p(b) = (n(b) + 1) / (n + V) is that of the unigram model. Among the counted tokens,
+    n(a, b) is the number of pairs of neighbours a b, n(a, *) that of pairs that begin with a, and n(b) that of tokens b. n is
+    the number of all counted tokens, and V is the size of the vocabulary. Returns None if V is larger than MAX_VOCABULARY.
     """
     size = train.encoding.vocabulary
     if size > MAX_VOCABULARY:

@@ -1,6 +1,7 @@
 """CIFAR-10 from its published files for Python (Krizhevsky 2009): the archive, or the folder that is in it.
 
-The files are pickles. They are read by an unpickler that builds nothing but arrays, dictionaries, lists, numbers and texts.
+The files are pickles. They are read by an unpickler that builds only numpy arrays, their dtypes, and values of built-in types:
+dictionaries, lists, numbers, texts and the like.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _Unpickler(pickle.Unpickler):
     """Builds only the objects of the published files, and of copies that a later Python has written."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the object that a name in a pickle refers to. Raises _RefusedError for all other names."""
+        """Return what `_BUILT` has for a name in a pickle. Raises _RefusedError for a name that is not in `_BUILT`."""
         place = module.replace("numpy._core", "numpy.core")  # numpy 2 has renamed numpy.core
         if (place, name) not in _BUILT:
             raise _RefusedError(f"it holds an object of {module}.{name}, which is never built")
@@ -84,7 +85,8 @@ _BUILT: dict[tuple[str, str], Any] = {
 def cifar10(data_dir: Path, prepared_dir: Path, limit_s: float) -> ImageSet:
     """Return CIFAR-10 from `data_dir`. Its pixels are mapped into memory, from a file in `prepared_dir`.
 
-    limit_s: as in `prepared`. Raises ChimeraError E802 if the files are not there or are damaged, E860 as `prepared` does.
+    limit_s: as in `prepared`. Raises ChimeraError E802 if the files are not there, cannot be read or are damaged, and E860 as
+    `prepared` does.
     """
     source = next((path for path in (data_dir / FOLDER, data_dir / ARCHIVE) if os.path.exists(path)), None)
     if source is None:
@@ -130,7 +132,7 @@ def cifar10(data_dir: Path, prepared_dir: Path, limit_s: float) -> ImageSet:
 
 
 def _images(rows: Pixels) -> Pixels:
-    """Return the pixels of rows of a class and PIXELS numbers each."""
+    """Return the pixels of the images in `rows`. A row has the class of an image and then its PIXELS numbers."""
     return rows[:, 1:].reshape(-1, CHANNELS, SIDE, SIDE)
 
 
@@ -168,7 +170,7 @@ def _batch(source: Path, name: str, content: bytes) -> Pixels:
             raise _RefusedError(f"its data is {pixels.dtype} of shape {pixels.shape}, expected uint8 of (n, {PIXELS})")
         is_class = labels.dtype.kind in "iu" and bool(((labels >= 0) & (labels < CLASSES)).all())
         if labels.shape != pixels.shape[:1] or not is_class:
-            raise _RefusedError(f"its labels are not {len(pixels)} numbers below {CLASSES}")
+            raise _RefusedError(f"its labels are not {len(pixels)} integers from 0 to {CLASSES - 1}")
     except Exception as error:  # a damaged pickle raises almost anything
         raise _damaged(source, f"{name}: {error}") from None
     return np.concatenate([labels.astype(np.uint8)[:, None], pixels], axis=1)

@@ -14,7 +14,7 @@ from chimerac.interpreter.data.prepared import Writer, key_of, prepared
 from chimerac.interpreter.data.text import BYTES, Array, Text, reading, standard_library, text_files
 from chimerac.interpreter.data.tokenizer import Tokenizer
 
-PIECE = 2**18  # characters of a piece, which then goes on to the end of its line
+PIECE = 2**18  # characters of a piece, which then goes on to the end of its line, for at most as many again
 GROUP = 2**22  # characters that are tokenized at a time, at least
 LINE_END = 10  # the byte after each document, without a tokenizer
 
@@ -49,7 +49,7 @@ def key_of_files(root: Path, files: Iterable[Path]) -> str:
 
 
 def text_documents(path: Path | None) -> Documents:
-    """Return the documents of a file or a folder, in which each file is one. path: None for Python's standard library.
+    """Return the documents of a file or a folder, in which each file is one. path: None for files of Python's library.
 
     Raises ChimeraError E802 as `load_text` does.
     """
@@ -65,7 +65,7 @@ def text_documents(path: Path | None) -> Documents:
 
 
 def pieces_of_files(files: Iterable[Path]) -> Iterator[Piece]:
-    """Yield the texts of files. A piece ends at the end of a line, unless the line is longer than a piece."""
+    """Yield the texts of files. A piece ends at the end of a line or of a file, unless the line is very long (PIECE)."""
     for file in files:
         with file.open(encoding="utf-8", errors="replace", newline="") as opened:
             piece = opened.read(PIECE) + opened.readline(PIECE)

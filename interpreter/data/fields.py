@@ -77,7 +77,7 @@ class Continued(Named):
 class Masked(Named):
     """For a masked language model: some tokens are replaced by `mask`, and are the targets (Devlin et al. 2019).
 
-    The number of a sample alone decides which of its tokens these are.
+    Unlike there, every target is replaced by `mask`. The number of a sample alone decides which of its tokens these are.
     """
 
     mask: int = MASK
@@ -113,7 +113,7 @@ def continued(data: Data, name: str) -> Data:
 
 
 def masked(data: Data, name: str) -> Data:
-    """Return data for a masked language model. Raises ChimeraError E861 for a tokenizer without a token for the mask."""
+    """Return data for a masked language model. Raises ChimeraError E861 for a tokenizer that lacks a special token of BERT."""
     mask = MASK if data.encoding in (None, BYTES) else special_tokens_of(data.encoding).mask
     return _with(data, lambda source: Masked(source, name, mask))
 

@@ -25,14 +25,15 @@ ENDINGS = ".parquet", ".arrow", ".jsonl", ".jsonl.gz"
 HELD_OUT = ("validation", "valid", "val", "dev"), ("test",)
 ROWS = 256  # read at a time
 
-Rows = Callable[[], Iterator[str]]  # a function that reads the texts of a file or a split, one for each row
+Rows = Callable[[], Iterator[str]]  # a function that reads the texts of a file or a split, one for each row that has a text
 
 
 def folder_documents(folder: Path, column: str) -> Documents:
-    """Return the documents of a data set in a local folder. Each row is one.
+    """Return the documents of a data set in a local folder. Each row that has a text is one.
 
     column: the one that has the texts. Splits of HELD_OUT are held out, if there are any. Raises ChimeraError E802 for a folder
     or a column that is not there or cannot be read, for a folder without a split to train on, and if a library is missing.
+    Damaged rows, and JSON lines without the column, are found only when the documents are read: E802 is raised then.
     """
     if not os.path.isdir(folder):
         what = f"the data set hf:{folder} cannot be read: there is no folder {short_path(folder)}"
@@ -62,7 +63,7 @@ def _chosen(folder: Path, splits: Mapping[str, list[Rows]]) -> tuple[list[Rows],
     held_out = next((group for group in groups if group), [])
     train = [name for name in splits if not any(name in group for group in groups)]
     if not train:
-        raise _refused(folder, f"it has nothing to train with, only {', '.join(splits) or 'other files'}")
+        raise _refused(folder, f"it has nothing to train with, only {', '.join(splits) or 'an empty DatasetDict'}")
     unread = [name for group in groups for name in group if name not in held_out]
     return [rows for name in train for rows in splits[name]], [rows for name in held_out for rows in splits[name]], unread
 
@@ -91,7 +92,7 @@ def _saved(folder: Path, column: str) -> dict[str, list[Rows]]:
 
 
 def _rows(folder: Path, where: str, read: Rows) -> Iterator[str]:
-    """Yield rows. where: the split or the file that they are in. Raises ChimeraError E802 where they are damaged."""
+    """Yield rows. where: the split or the file that they are in. Raises ChimeraError E802 where they cannot be read."""
     try:
         yield from read()
     except ChimeraError:
@@ -109,7 +110,7 @@ def _first_line(error: Exception) -> str:
 def _plain(folder: Path, files: Sequence[Path], column: str) -> dict[str, list[Rows]]:
     """Return the splits of plain files.
 
-    The first word of a file's name, or of the name of a folder that the file is in, may be a name of HELD_OUT. Then the file
+    The first word of the name of a file, or of a folder between `folder` and the file, may be a name of HELD_OUT. Then the file
     belongs to this split, otherwise to `train`.
     """
     if not files:
@@ -202,11 +203,12 @@ def _check_column(folder: Path, where: str, column: str, columns: Mapping[str, b
         raise refuse("E802", f"{where} of hf:{folder} has no column '{column}', only {', '.join(columns) or 'none'}", help=help)
     if not columns[column]:
         what = f"the column '{column}' of {where} of hf:{folder} holds no texts"
-        raise refuse("E802", what, help=f"columns with texts: {', '.join(texts) or 'none'}; give one as --text-column")
+        help = f"columns with texts: {', '.join(texts)}; give one as --text-column" if texts else "give another folder"
+        raise refuse("E802", what, help=help)
 
 
 def _library(name: str) -> Any:
-    os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")  # the libraries read these when they are imported
+    os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")  # read when datasets is imported
     try:
         if name == "pyarrow":
             import pyarrow

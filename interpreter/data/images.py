@@ -1,4 +1,7 @@
-"""Images with classes, in an order that the seed gives: normalized, and with --augment moved and in some data sets mirrored."""
+"""Images with classes, normalized, in an order that the seed gives.
+
+With --augment, the images to train on are moved at random, and in some data sets mirrored too.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,7 @@ def augmented(image: Pixels, data: ImageSet, draws: np.random.Generator) -> Pixe
 
 
 def image_data(data: ImageSet, seed: int, augments: bool) -> Data:
-    """Return the samples of a data set. augments: whether images to train on are changed, in each epoch in another way.
+    """Return the samples of a data set. augments: whether images to train on are changed at random, anew in each epoch.
 
     The images that are held out are never changed.
     """

@@ -17,7 +17,7 @@ _MASK_64 = 2**64 - 1
 
 
 def sample_at(seed: int, number: int, count: int) -> int:
-    """Return the index, below `count`, of the sample that a run reads as sample `number`. Each epoch has another order."""
+    """Return the index, below `count`, of the sample that a run reads as sample `number`. The order depends on the epoch."""
     epoch, place = divmod(number, count)
     half = max(4, ((count - 1).bit_length() + 1) // 2)  # bits of a half
     keys = _keys(seed, epoch)

@@ -3,10 +3,10 @@
     [CLS] first sentence [SEP] second sentence [SEP] [PAD] ...
 
 A sentence is a sequence of consecutive tokens of the text, which are called words here. With probability 1/2 the second
-sentence is from a random place of the text, otherwise it follows the first. One pair in ten has a random number of words and is
-padded; the others have as many words as fit. 15 % of the words are targets, at least one. A target is replaced by [MASK] with
-probability 0.8, by a random word with probability 0.1, and otherwise stays as it is. For a given text and length, sample k
-depends only on the seed and k.
+sentence is from a random place of the text, otherwise it follows the first. With probability 1/10 a pair has a random number
+of words, and padding fills the rest. Otherwise it has as many words as fit. 15 % of the words, rounded, are targets, at least
+one. A target is replaced by [MASK] with probability 0.8, by a random word with probability 0.1, and otherwise stays as it is.
+For a given text and length, sample k depends only on the seed and k.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Prepared files: data that is converted once, written to a file, and then mapped into memory by each rank that reads it.
 
-A file has a header of HEADER_BYTES, a JSON object padded with spaces, and then the numbers of one array in little-endian order.
-Its name has a digest of what it is made from (`key_of`). It is written under another name and renamed when it is complete.
-If several ranks start at once, one of them gets the lock on a lock file beside it and prepares the file. The others wait.
+A file has a header of HEADER_BYTES, and then the numbers of one array in little-endian order. The header is a JSON object,
+padded with spaces and a line end. The name of the file has a digest of what it is made from (`key_of`). It is written under
+another name and renamed when it is complete. If several ranks start at once, one of them gets the lock on a lock file beside it
+and prepares the file. The others wait. Where the file system has no locks, each of them may prepare it (`_locked`).
 """
 
 from __future__ import annotations
@@ -82,9 +83,11 @@ def key_of(*parts: object) -> str:
 def prepared(path: Path, kind: str, write: Callable[[Writer], Mapping[str, Any]], limit_s: float) -> Prepared:
     """Return the prepared file of this path, which is written first if it does not exist.
 
-    kind: the type of its numbers, one of TYPES. write: appends the numbers and returns what the header says about them.
-    limit_s: how long to wait for another process that prepares the file and makes no progress. Raises what `write` raises, and
-    ChimeraError E860 if the file cannot be written or read, if it is damaged, or if the wait is too long.
+    kind: the type of the numbers if the file is written, one of TYPES. write: appends the numbers and returns what the header
+    says about them. limit_s: how long to wait for another process that prepares the file and makes no progress.
+
+    Raises ChimeraError E860 for an OSError, also one of `write`, if the file is damaged, or if the wait is too long. Raises
+    whatever else `write` raises.
     """
     try:
         if not path.exists():

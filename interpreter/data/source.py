@@ -35,7 +35,7 @@ class Data:
 
 @dataclass(frozen=True)
 class TextSamples(Samples):
-    """Samples of `length` tokens of a text, in an order that follows from the seed."""
+    """Samples of `length` tokens, made from a text, in an order that follows from the seed."""
 
     text: Text
     length: int

@@ -27,10 +27,10 @@ Array = npt.NDArray[Any]  # of unsigned integers
 
 DEFAULT_BYTES = 4_000_000  # of the standard library; enough that a short run reads no sample twice
 CHECKED_BYTES = 2**16  # at the beginning of a file, which decide whether it is text
-HASHED_TOKENS = 2**16  # at the beginning and at the end of the tokens to train on; their digest identifies a text
+HASHED_TOKENS = 2**16  # at the beginning and at the end of the tokens to train on; their digest may stand for that of the text
 MAPPED_BYTES = 2**20  # files of at least this size are mapped into memory
 COUNTED = 2**22  # tokens that are counted at a time
-HELD_OUT = 20  # one token in 20 is held out, at the end of the text
+HELD_OUT = 20  # one token in 20 is held out, at the end of the text; `split_text` has the exceptions
 # Folders of the standard library that are not read: installed packages, tests, and files that are tables rather than text.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "pydoc_data"}
 
@@ -74,7 +74,7 @@ def special_tokens_of(encoding: Encoding) -> SpecialTokens:
     """Return the special tokens of an encoding. Raises ChimeraError E861 for one that does not have all of them."""
     if encoding.special is None:
         message = f"{encoding.name} has not all of the tokens {', '.join(SPECIAL_NAMES)}"
-        raise refuse("E861", message, help="train one of kind wordpiece, or give --tokenizer that of a BERT")
+        raise refuse("E861", message, help="give --tokenizer one that was trained with --kind wordpiece, or that of a BERT")
     return encoding.special
 
 

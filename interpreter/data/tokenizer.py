@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import reason, short_path
 from chimerac.interpreter.data.text import SPECIAL_NAMES, Array, Encoding, SpecialTokens
@@ -79,15 +80,17 @@ def train_tokenizer(
 ) -> str:
     """Return the tokenizer.json of a new tokenizer, trained on texts.
 
-    kind: bpe, on bytes as for GPT-2, or wordpiece, as for BERT. vocabulary: the largest number of tokens. special: tokens
-    besides those of SPECIAL. lowercase: of wordpiece, whether letters become lower-case and lose their accents. Raises
-    ChimeraError E861 for a vocabulary that is too small, and if the library is not installed.
+    kind: bpe, on bytes as for GPT-2, or wordpiece, as for BERT. vocabulary: the largest number of tokens. But with wordpiece
+    every character of the texts has a token, even if there are then more than that. special: special tokens besides those of
+    SPECIAL. lowercase: with wordpiece, whether letters become lower-case and lose their accents.
+
+    Raises ChimeraError E861 for a vocabulary that is too small, and if the library is not installed.
     """
     library = _library()
     names = [*dict.fromkeys((*SPECIAL[kind], *special))]
     least = len(names) + (256 if kind == "bpe" else 1)  # bpe has a token for each byte, wordpiece at least one word
     if vocabulary < least:
-        what = f"a vocabulary of {vocabulary} tokens is too small for {kind} and {len(names)} special tokens"
+        what = f"a vocabulary of {vocabulary} tokens is too small for {kind} and {count_text(len(names), 'special token')}"
         raise _refused(what, f"give --vocabulary {least} or more")
     tokenizer: tokenizers.Tokenizer
     trainer: Any
@@ -118,7 +121,7 @@ def _library() -> Any:
     try:
         import tokenizers  # optional: an extra of this project
     except ImportError:
-        raise _refused("tokenizers is not installed", "pip install 'chimerac[text]', or leave out --tokenizer") from None
+        raise _refused("tokenizers is not installed", "pip install 'chimerac[text]'; not needed without --tokenizer") from None
     return tokenizers
 
 

@@ -33,7 +33,7 @@ class Windows(TextSamples):
         return (self._read(numbers, offset=1),)
 
     def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
-        """Return how many targets these samples have: every token counts."""
+        """Return how many targets of these samples count in the one loss: all, one for each token."""
         return (len(numbers) * self.length,)
 
     def _read(self, numbers: Sequence[int], offset: int) -> Tensor:

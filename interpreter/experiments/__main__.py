@@ -106,7 +106,7 @@ class PlannedExperiment:
                 self._list()
                 return 0
             self.folder.mkdir(parents=True, exist_ok=True)
-            if cluster is not None:
+            if cluster is not None and not options.report:
                 return self._to_slurm(options, cluster)
             if not options.report:
                 write_stderr(f"{experiment.name}: {experiment.title}; {len(self.runs)} runs\n")

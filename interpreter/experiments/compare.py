@@ -20,8 +20,8 @@ class Point:
     """A figure of the runs that differ in repetition or seed alone.
 
     value: the median over these runs. low, high: the least and the greatest; of a single run the quartiles over its iterations,
-    where they are known. predicted: by the simulator, None without a prediction; ratio: to the baseline, None without one.
-    count: of runs.
+    where they are known. predicted: by the simulator, None without a prediction; ratio: to the baseline, None without one or
+    if it is 0. count: of runs.
     """
 
     value: float
@@ -51,7 +51,7 @@ class Compared:
 
     @cached_property
     def values(self) -> list[Any]:
-        """Return the values on the x axis: numbers ascending, others in the order of the rows."""
+        """Return the values on the x axis: ascending if all are numbers, otherwise in the order of the rows."""
         found = list(dict.fromkeys(row.get(self.compare.x) for row in self.rows))
         return sorted(found) if self.is_numeric else found
 
@@ -98,9 +98,10 @@ class Compared:
         return Point(value, low, high, predicted, value / base if base else None, len(rows))
 
     def _baseline(self, figure: str, panel: str, x: Any) -> float | None:
-        """Return the figure of the baseline: the median over the runs that have its values; None without such runs.
+        """Return the figure of the baseline: the median over its runs. None without a baseline, or without such runs.
 
-        They are at this x, unless the baseline itself gives a value of x, and in this panel, unless it gives one of `panels`.
+        The runs of the baseline have the values that `baseline` gives, and have the figure. If it gives no value of the x axis,
+        they are at this x. If it gives no value of a name in `panels`, they are in this panel.
         """
         baseline = self.compare.baseline
         if not baseline:
@@ -123,6 +124,6 @@ class Compared:
 
 
 def _name(row: Row, labels: Sequence[str]) -> str:
-    """Return the values of some labels of a row as one name. Values that are no texts have the name of the label: f=2."""
+    """Return the values that a row has for some labels, as one name. A value that is no text has the name of its label: f=2."""
     values = [(name, row[name]) for name in labels if row.get(name) is not None]
     return ", ".join(str(value) if isinstance(value, str) else f"{name}={value}" for name, value in values)

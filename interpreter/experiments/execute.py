@@ -3,7 +3,8 @@
     python -m chimerac.interpreter.experiments.execute FOLDER DISCARD MINUTES COMMAND...
 
 A SLURM job runs this command. For runs on this host, local.py calls `execute`. DISCARD: how many iterations at the start are
-not counted. MINUTES: the longest time of the run. The files of a run's folder:
+left out of the utilization of the GPUs. MINUTES: the longest time of the run. The files of a run's folder, besides those of
+SLURM (slurm.py):
 
     config.yaml   its settings, as `run.py --config` reads them
     log.jsonl     the log of the run
@@ -49,8 +50,9 @@ Waiting = Callable[[], None]  # called again and again during a wait
 def locked(path: Path, waiting: Waiting | None = None) -> Iterator[int | None]:
     """Lock a file, and yield its descriptor; None if another process has locked it and `waiting` is None.
 
-    waiting: called again and again until the lock is free. Without it there are ATTEMPTS, because `is_locked` of another
-    process holds the lock briefly. The lock ends when no process has the descriptor open any more, even if they were killed.
+    waiting: called again and again until the lock is free. If it is None, the lock is tried ATTEMPTS times, because `is_locked`
+    in another process holds it briefly. The lock ends when no process has the descriptor open any more: so also if all of them
+    are killed.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
@@ -106,9 +108,10 @@ def execute(
 ) -> dict[str, Any]:
     """Execute a command as the run of a folder, write its result.json, and return the content of this file.
 
-    discard: iterations at the start that are not counted; minutes: the longest time of the run, after which it is ended and
-    counts as failed. locks: descriptors that the run keeps open, so that the files stay locked until it has ended too. waiting:
-    called while it runs. If this process is interrupted, it ends the run, and writes no result.json.
+    discard: iterations at the start that are left out of the utilization of the GPUs. minutes: the longest time of the run.
+    After this time it is ended, and counts as failed. locks: descriptors that the run keeps open, so that their files stay
+    locked until it has ended too. waiting: called while it runs. If this process is interrupted, it ends the run, and writes no
+    result.json.
 
     Raises OSError if the command cannot be started or a file cannot be written, ChimeraError E003 if result.json cannot.
     """
@@ -172,11 +175,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Execute the command of a SLURM job as the run of a folder.
 
-    Return the exit status of the command, as a shell gives it; 1 if another process executes the run.
+    Return the exit status of the command, as a shell gives it. Return 1 if another process executes the run, and if the command
+    was ended after MINUTES and has status 0.
     """
     folder, discard, minutes, *command = arguments
-    # This process goes on after SIGTERM, to record how the run ends: the ranks get it too, and end after their iteration.
-    # The handler is a function, because the ranks would inherit SIG_IGN.
+    # This process goes on after SIGTERM, to record how the run ends. The ranks get SIGTERM too: if they are training, they end
+    # after the current iteration. The handler is a function, because the ranks would inherit SIG_IGN.
     signal.signal(signal.SIGTERM, lambda *_: None)
     with locked(Path(folder) / LOCK) as lock:
         if lock is None:

@@ -1,6 +1,7 @@
 """Experiment files: the runs of a comparison as YAML, and how the report compares them. docs/experiments.md has the keys.
 
-Every mistake is a ValueError. Its message names the file, what is wrong, and, where they are known, the line and the key.
+Every mistake that is found here is a ValueError. Its message names the file, what is wrong, and, where they are known, the line
+and the key.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class Reader:
             # Strict validation accepts no text as a number. It accepts a list as a tuple only in JSON.
             return Content.model_validate_json(json.dumps(content), strict=True)
         except ValidationError as error:
-            # Unknown keys first: an unknown key is often a misspelt one, which is then also missing.
+            # Unknown keys first: an unknown key is often a misspelt one, and then the key that was meant is missing too.
             found = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
             raise self._refused(found[0]) from None
         except (TypeError, ValueError, RecursionError):

@@ -27,7 +27,7 @@ def combinations(
     This is the first entry that excludes no run; None if each entry excludes some.
 
     settings: of all runs. grid: its lists are axes. cases: an axis whose values are whole sets of settings. Of these
-    three, a later one overrides the earlier ones. include: further runs, with `settings` but not combined with the grid.
+    three, a later one overrides the earlier ones. include: further runs, with `settings`, but not combined with grid or cases.
     exclude: a run that has all values of one of these entries is left out.
     """
     # With `include`, but neither grid nor cases, there are no other runs. Without all three there is one run: `settings` alone.
@@ -63,7 +63,7 @@ def as_axis(value: Any) -> list[Any]:
 def merged(*parts: Values) -> dict[str, Any]:
     """Return the settings of all parts; a later part overrides an earlier one, also within the values of NESTED keys.
 
-    Dashes in keys become underscores.
+    Dashes in keys become underscores, but not within the values of NESTED keys.
     """
     result = dict[str, Any]()
     for part in parts:

@@ -16,7 +16,7 @@ from chimerac.interpreter.experiments.execute import HOST_LOCK, LOCK, execute, i
 from chimerac.interpreter.experiments.runs import Run
 
 SCRIPT = Path(__file__).parents[1] / "run.py"
-DRAW_S = 0.5  # between two drawings of the line about the present run
+DRAW_S = 0.5  # the least time between two drawings of the line about the present run
 SHOWN_LINES = 5  # of the output of a run that failed
 
 
@@ -39,7 +39,10 @@ def states_to_run(retry_failed: bool) -> tuple[str, ...]:
 
 
 class Progress:
-    """Prints a line for every run that this runner has executed. On a terminal it also draws a line about the present run."""
+    """Prints a line for every run that this runner has executed, and after a failed run the end of its output.
+
+    On a terminal it also draws a line about the present run.
+    """
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = runs
@@ -48,10 +51,10 @@ class Progress:
         self._ranks_and_seconds = [(run.ranks, float(r["seconds"])) for run in runs if (r := result_of(run.folder))]
 
     def time_left(self, rest: Iterable[Run], elapsed_s: float = 0.0) -> str:
-        """Return in words how long the rest will take, estimated from the runs that have ended; an empty text if none has.
+        """Return in words how long the rest will take, estimated from the runs that have ended.
 
-        A run takes as long as the mean of those with as many ranks; if there are none, a time proportional to its ranks.
-        elapsed_s: how long the first of the rest has been running.
+        The text is empty if no run has ended, or if no time is left. A run takes as long as the mean of those with as many
+        ranks; if there are none, a time proportional to its ranks. elapsed_s: how long the first of the rest has been running.
         """
         if not self._ranks_and_seconds:
             return ""
@@ -66,21 +69,26 @@ class Progress:
             total += seconds if number else max(0.0, seconds - elapsed_s)
         return f"about {duration(total)} left" if total else ""
 
-    def draw(self, run: Run, state: str, since: float, rest: Sequence[Run]) -> None:
-        """Draw the line about the present run on a terminal, at most once in DRAW_S.
+    def draw(self, run: Run, state: str, since: float, rest: Sequence[Run], runs: bool = True) -> None:
+        """Draw the line about the present run on a terminal, at most once in DRAW_S seconds.
 
-        state: what it does, in words; since: when that began (time.monotonic); rest: the runs after it.
+        state: what it does, in words; since: when that began (time.monotonic); rest: the other runs that are left; runs:
+        whether it is executed, and not waiting for another one.
         """
         now = time.monotonic()
         if not self.is_terminal or now - self._drawn_s < DRAW_S:
             return
         self._drawn_s = now
-        text = f"{self._number(run)}  {run.title}   {state} {now - since:.0f} s   {self.time_left([run, *rest], now - since)}"
+        left = self.time_left([run, *rest], now - since if runs else 0.0)
+        text = f"{self._number(run)}  {run.title}   {state} {now - since:.0f} s   {left}"
         columns = shutil.get_terminal_size().columns - 1  # a line that wraps could not be erased
         self._write(text.rstrip()[:columns], end="")
 
     def ended(self, run: Run, record: dict[str, Any], rest: Sequence[Run]) -> None:
-        """Print the line about a run that has ended. record: its result; rest: the runs after it."""
+        """Print the line about a run that has ended, and after a failed one the end of its output.
+
+        record: the result of the run; rest: the other runs that are left.
+        """
         self._ranks_and_seconds.append((run.ranks, float(record["seconds"])))
         how = "done in" if record["state"] == "done" else f"FAILED: {record['reason']}, after"
         text = f"{self._number(run)}  {run.title}   {how} {record['seconds']:.1f} s   {self.time_left(rest)}"
@@ -123,8 +131,8 @@ def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: boo
     """Execute the runs that are pending.
 
     discard, minutes: as in execute.py. Runs that failed before are executed again only if `retry_failed`. Another runner may
-    work on the same runs: each run is executed by one of them. At any time this host executes one run, so that runs do not
-    slow each other down.
+    work on the same runs: a run is executed by one of them at a time. The runners of one user on this host execute one run at a
+    time, so that runs do not slow each other down.
     """
     states = states_to_run(retry_failed)
     left = [run for run in runs if state_of(run) in (*states, "running")]
@@ -141,9 +149,10 @@ def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: boo
 def _execute_if_free(
     run: Run, states: Sequence[str], left: Sequence[Run], progress: Progress, discard: int, minutes: float
 ) -> bool:
-    """Execute a run unless it has ended meanwhile, and return True; return False if another process executes it.
+    """Execute a run if its state is one of `states`, and return True; return False if another process executes it.
 
-    states: of the runs that are to be executed; left: the runs that have not ended. The other arguments are as in `run_all`.
+    Return True also if another runner has executed it in the meantime. left: the runs that are not known to have ended. The
+    other arguments are as in `run_all`.
     """
     run.prepare()
     with ExitStack() as stack:
@@ -155,12 +164,12 @@ def _execute_if_free(
             return True  # another runner has executed it in the meantime
         rest, begin = [other for other in left if other is not run], time.monotonic()
 
-        def waiting(state: str = "waits for a run of another runner on this host,") -> None:
-            progress.draw(run, state, begin, rest)
+        def draw(state: str = "waits for a run of another runner on this host,", runs: bool = False) -> None:
+            progress.draw(run, state, begin, rest, runs)
 
-        host_lock = stack.enter_context(locked(HOST_LOCK, waiting))
+        host_lock = stack.enter_context(locked(HOST_LOCK, draw))
         begin = time.monotonic()
         locks = [descriptor for descriptor in (run_lock, host_lock) if descriptor is not None]
-        record = execute(run.folder, command_of(run), discard, minutes, locks, lambda: waiting("running"))
+        record = execute(run.folder, command_of(run), discard, minutes, locks, lambda: draw("running", runs=True))
         progress.ended(run, record, rest)
     return True

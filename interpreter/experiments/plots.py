@@ -1,6 +1,6 @@
 """Plots of a comparison, as SVG. Groups differ not only in their colours, but also in markers and lines, or in patterns.
 
-This module needs matplotlib, the extra `report`.
+From the ninth group on, they are drawn like the first ones again. `plot` needs matplotlib, which the extra `report` has.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from chimerac.interpreter.experiments.figures import FIGURES
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Colours that are distinct for the colour-blind too (Okabe and Ito, "Color Universal Design", 2008), without yellow.
+# Colours that the colour-blind, too, can tell apart: those of Okabe and Ito ("Color Universal Design", 2008) without yellow,
+# and a grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINE_STYLES = ("-", "--", "-.", ":")

@@ -29,7 +29,7 @@ NOT_LISTED = ("log_file", "schedule", "parameters", "width")  # settings that fo
 def write_report(
     experiment: Experiment, runs: Sequence[Run], impossible: Sequence[Impossible], results: Results, folder: Path
 ) -> list[Path]:
-    """Write report.md with its plots, and report.html; return their paths. Raises ChimeraError E003."""
+    """Write report.md with its plots, and report.html. Return the paths of these two files. Raises ChimeraError E003."""
     blocks = list(_blocks(experiment, runs, impossible, results))
     for block in blocks:
         if isinstance(block, Picture):

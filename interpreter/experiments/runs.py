@@ -12,6 +12,7 @@ from typing import Any
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.files import write
 from chimerac.chimera_ir.machines import PROCESSES
+from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.experiments.execute import CONFIG, LOG, OUTPUT
 from chimerac.interpreter.experiments.figures import Expected
 from chimerac.interpreter.experiments.file import Experiment, label_of
@@ -32,8 +33,9 @@ DIGITS = 10  # of the digest in the name of a run's folder
 class Run:
     """One run. repetition: from 1; folder: where its files are; labels: the names and values by which runs are compared.
 
-    own: the labels that tell it apart from other runs, besides the schedule, its parameters and the width. ranks: how many
-    processes it needs; expected: what is known before it runs.
+    own: what the title shows besides the schedule, its parameters and the width: the settings that this run gives and in which
+    the runs differ, and the labels that the file gives to this run. ranks: how many processes it needs; expected: what is known
+    before it runs.
     """
 
     settings: RunSettings
@@ -78,7 +80,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Impossible:
-    """A run whose schedule refuses its sizes. title: the run in a few words; reason: the requirement that does not hold."""
+    """A run whose schedule refuses its parameters.
+
+    title: its settings and labels, as of `_words`; reason: the first requirement of the schedule that does not hold.
+    """
 
     title: str
     reason: str
@@ -90,8 +95,8 @@ def plan_runs(experiment: Experiment, folder: Path) -> tuple[list[Run], list[Imp
     folder: of the experiment's results, to which the schedules of the file are written. All runs are executed once before any
     is repeated, so that a change of the host's load affects all of them alike.
 
-    Raises ValueError for settings that exclude each other and for a label that has the name of another value of the runs,
-    ChimeraError for what a run would refuse, OSError or ChimeraError E003 if a schedule cannot be written.
+    Raises ValueError for settings that exclude or need each other, and for a label with the name of another value of its run;
+    ChimeraError for what else a run would refuse; OSError or ChimeraError E003 if a schedule cannot be written.
     """
     texts = experiment.schedules
     paths = {name: _write_schedule(folder / "schedules" / f"{name}.sched", text) for name, text in texts.items()}
@@ -176,17 +181,20 @@ def _planned(values: RunValues, varied: Collection[str]) -> Planned:
         raise ValueError(f"labels: {taken[0]}: every run has a value of this name already: give the label another name")
     labels |= values.labels
     own = {**{name: labels[name] for name in values.settings if name in varied}, **values.labels}
-    return Planned(settings, labels, own, program.world, expected, header.schedule, _digest(settings, program.digest))
+    return Planned(settings, labels, own, program.world, expected, header.schedule, _digest(settings, program))
 
 
-def _digest(settings: RunSettings, program: str) -> str:
-    """Return the digest of a run: of its program, and of the other settings that differ from their defaults.
+def _digest(settings: RunSettings, program: Program) -> str:
+    """Return the digest of a run: of its program with its partition, and of the other settings that differ from their defaults.
 
-    So a new setting of a later version does not make old results unusable.
+    So a new setting of a later version does not make old results unusable. The costs of the program count if its stages are
+    timed: they say how long tasks take.
     """
     defaults, given = as_mapping(RunSettings()), as_mapping(settings)
     changed = {k: v for k, v in given.items() if v != defaults[k] and k not in IN_THE_PROGRAM}
-    return hashlib.sha256(json.dumps([program, changed], sort_keys=True).encode()).hexdigest()
+    costs = None if settings.timed is None else program.costs.given()
+    layers = None if program.partition is None else program.partition.stages
+    return hashlib.sha256(json.dumps([program.digest, costs, layers, changed], sort_keys=True).encode()).hexdigest()
 
 
 def _words(values: RunValues) -> str:

@@ -1,4 +1,4 @@
-"""SLURM: a script for each run of an experiment, and their submission.
+"""SLURM: scripts for the runs of an experiment that are to be executed, one for each run, and their submission.
 
 What differs between clusters is in one file of bash, which all jobs of the project read. It is a copy of
 docs/examples/slurm/cluster.sh, filled in.
@@ -20,7 +20,8 @@ from chimerac.interpreter.experiments.file import Experiment
 from chimerac.interpreter.experiments.local import SCRIPT, state_of, states_to_run
 from chimerac.interpreter.experiments.runs import Run
 
-MARGIN_MINUTES = 10  # how much longer a job may take than its run: nodes are prepared, and ranks start
+# A job may take this much longer than its run may: before the run modules are loaded, and after `minutes` the run is ended.
+MARGIN_MINUTES = 10
 ANSWER_S = 60.0  # how long sbatch, squeue and the file of a cluster may take
 # Prints what the file of a cluster sets, with a NUL after each value. What the file itself prints goes to stderr.
 READ_CLUSTER = """
@@ -73,7 +74,8 @@ def read_cluster(path: Path) -> Cluster:
     """Return the cluster of a file, which bash reads. Raises ValueError, whose message names the file and what is wrong."""
     try:
         command = ["bash", "-c", READ_CLUSTER, "bash", str(path.absolute())]
-        completed = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S)
+        # As Python reads file names: a folder's name may be no UTF-8.
+        completed = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", timeout=ANSWER_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ValueError(f"{path}: bash cannot read it: {_why(error)}") from None
     if completed.returncode:
@@ -88,7 +90,10 @@ def read_cluster(path: Path) -> Cluster:
 
 
 def script_of(run: Run, experiment: Experiment, cluster: Cluster) -> str:
-    """Return the batch script of a run. All its nodes run the same number of ranks, the largest that is allowed."""
+    """Return the batch script of a run.
+
+    All its nodes run the same number of ranks: as many as possible, but at most `ranks_per_node` of the cluster.
+    """
     per_node = next(n for n in range(min(cluster.ranks_per_node, run.ranks), 0, -1) if run.ranks % n == 0)
     return SCRIPT_TEXT.format(
         title=run.title,
@@ -112,9 +117,11 @@ def write_scripts(
 ) -> list[tuple[Run, Path]]:
     """Write a script for each run that is to be executed, and submit.sh, which submits them; return these runs and scripts.
 
-    A run that is done, is running, or waits in the queue of SLURM is left out, and one that has failed, unless `retry_failed`.
+    Left out are runs that are done or running, runs whose recorded job is still in the queue of SLURM, and failed runs unless
+    `retry_failed`. `submit` records jobs, submit.sh does not.
+
     Raises ValueError for a damaged result.json, OSError or ChimeraError E003 if a file cannot be written, and OSError if squeue
-    does not answer.
+    cannot be run or does not answer.
     """
     states = states_to_run(retry_failed)
     found = list[tuple[Run, Path]]()
@@ -133,7 +140,7 @@ def write_scripts(
 def submit(scripts: Sequence[tuple[Run, Path]], cluster: Cluster) -> int:
     """Submit the scripts with sbatch, record the job of each run, and return the number of failures.
 
-    It stops at the first script for which sbatch cannot be run.
+    It stops at the first script for which sbatch cannot be run or does not answer.
     """
     failures = 0
     for run, path in scripts:
@@ -154,7 +161,7 @@ def submit(scripts: Sequence[tuple[Run, Path]], cluster: Cluster) -> int:
 
 
 def _why(error: OSError | subprocess.TimeoutExpired) -> str:
-    """Return why a command cannot be run, as the end of a sentence."""
+    """Return why a command has no answer, as the end of a sentence."""
     return reason(error) if isinstance(error, OSError) else f"it did not answer in {ANSWER_S:g} s"
 
 

@@ -22,8 +22,9 @@ from chimerac.interpreter.experiments.runs import Run
 class Results:
     """The results of an experiment so far.
 
-    rows: the rows of the table, one for each run that is done; records: the contents of result.json of the same runs, in the
-    same order. failed: runs that failed or whose log cannot be read, and why; missing: runs that have not ended.
+    rows: the rows of the table, one for each run that is done and whose log can be read; records: the contents of result.json
+    of the same runs, in the same order. failed: runs that failed or whose log cannot be read, and why; missing: runs that have
+    not ended.
     """
 
     rows: list[Row]
@@ -61,8 +62,8 @@ def results(runs: Sequence[Run], discard: int) -> Results:
 def write_table(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Write table.csv, and table.parquet where pyarrow is installed; return their paths.
 
-    In CSV, a list (a value for each rank or GPU) is written as JSON. Raises ChimeraError E003 or OSError if a file cannot be
-    written.
+    In CSV, a list (a value for each rank or GPU) and a truth value are written as JSON. Raises ChimeraError E003 or OSError if
+    a file cannot be written.
     """
     columns = list(dict.fromkeys(name for row in rows for name in row))
     out = StringIO()
@@ -88,9 +89,9 @@ def _cell(value: Any) -> Any:
 
 
 def _column(values: list[Any]) -> list[Any]:
-    """Return the values of a column of Parquet, which has one type: values of several types become texts.
+    """Return the values of a column of Parquet, which has one type.
 
-    A label may be a number in one run and a text in another.
+    Values of several types become texts, unless all are numbers. A label may be a number in one run and a text in another.
     """
     kinds = {type(value) for value in values if value is not None}
     one_type = len(kinds) <= 1 or kinds <= {int, float}

@@ -20,7 +20,8 @@ from chimerac.interpreter.transport import Transport, ranks_text
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# Only rank 0 writes log_file and tensorboard. work_dir and data_dir may differ between hosts.
+# Only rank 0 writes log_file and tensorboard. work_dir and data_dir may differ between hosts. But paths that start from
+# work_dir, such as save_dir, are compared with it in front of them.
 NOT_COMPARED = {"log_file", "tensorboard", "work_dir", "data_dir"}
 # The program, its partition and the data that result from these settings are compared instead.
 COMPARED_INDIRECTLY = {"schedule", "parameters", "width", "split", "partition", "data", "tokenizer"}
@@ -73,7 +74,7 @@ def _compare_derived(own: Sequence[Derived], by_rank: Sequence[Mapping[str, str]
         values = [derived.get(name, "none") for derived in by_rank]
         if len(set(values)) > 1:
             other = _first_different_rank(values)
-            # A text of 60 characters or more is a digest. Its first 12 characters identify it.
+            # A text of 60 characters or more begins with a digest, of which 12 characters are enough.
             first, second = (value if len(value) < 60 else value[:12] for value in (values[0], values[other]))
             message = f"rank 0 and rank {other} have a different {name}: {first} and {second}"
             raise refuse(code, message, notes=notes, help=HELP)

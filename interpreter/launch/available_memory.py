@@ -12,7 +12,7 @@ _FILES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max
 
 
 def available_memory_bytes(device: torch.device) -> int:
-    """Return how many bytes this process can still allocate: on a GPU, or on its host within the limits of its cgroups."""
+    """Return how many more bytes this process can take from a GPU, or from its host within the limits of its cgroups."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return min([int(psutil.virtual_memory().available), *_available_in_cgroups()])

@@ -71,7 +71,7 @@ def timeline_pictures(program: Program, measured: Timeline) -> dict[str, bytes]:
 
 
 def _terminates(program: Program, on_machine: Program) -> bool:
-    """Return whether a verified program also terminates on the machine of the run, on which it may hang with --loopback.
+    """Return whether a verified program also terminates on the machine of the run. With --loopback it need not.
 
     on_machine: the program with the machine of the run in its header.
     """
@@ -97,7 +97,7 @@ def _memory(program: Program, model: ModelDescription, zero: bool) -> tuple[Rank
 
 
 def _compile(settings: RunSettings, tied: Sequence[Tied]) -> Program:
-    """Return the program of a schedule. If the parameter D is not given, it follows from the number of processes."""
+    """Return the program of a schedule. If D is not given, it follows from the number of processes, where that is known."""
     width = settings.width or 1
     world = 0 if settings.loopback else int(os.environ.get("WORLD_SIZE", "0"))  # 0: not known
     return program_for(settings.schedule, dict(settings.parameters), width, world, tied, settings.recompute)

@@ -24,7 +24,7 @@ from chimerac.interpreter.launch.settings import RunSettings, as_mapping
 def config_values(path: Path) -> dict[str, Any]:
     """Return the values of a config file by field of RunSettings.
 
-    Raises ValueError, whose message names the file, the key and what is wrong.
+    Raises ValueError, whose message names the file and what is wrong, and the key if one is wrong.
     """
     try:
         text = read(path)
@@ -56,8 +56,10 @@ def as_yaml(settings: RunSettings) -> str:
 def convert(name: str, value: Any, strict: bool) -> Any:
     """Return a value converted to the type of the field `name` of RunSettings.
 
-    strict: the value comes from a YAML file, and must have its type already; otherwise it comes from a command line, as text.
-    Raises ValueError, which says what was expected and found.
+    strict: the value comes from a YAML file, and must have its type already. Otherwise it comes from a command line, where all
+    values but those of switches are texts.
+
+    Raises ValueError, which says what is wrong with the value.
     """
     # pydantic takes 0.1 s to import, which --help does not need.
     from pydantic import ValidationError
@@ -135,8 +137,11 @@ def _adapter(kind: Any) -> Any:
 
 
 def mapping_of(path: Path, text: str) -> Mapping[Any, Any]:
-    """Return the keys and values of a YAML text. path: of its file, for messages. Raises ValueError unless it is a mapping."""
-    # ruamel.yaml takes 0.05 s to import, which only a run with a config file needs.
+    """Return the keys and values of a YAML text, none for an empty text. path: of its file, for messages.
+
+    Raises ValueError if the text is not YAML, or if its content is no mapping.
+    """
+    # ruamel.yaml takes 0.05 s to import, which a run without a config file does not need.
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:

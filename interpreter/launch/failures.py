@@ -20,7 +20,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, render
 from chimerac.chimera_ir.files import write_stderr
 from chimerac.interpreter.errors import InterpreterError, PeerLostError, RankError
 
-# How long a rank leaves the report and the first exit to another rank. torchrun ends all ranks when one has exited.
+# How long a rank leaves the report and the first exit to another rank. torchrun ends all ranks when one has failed.
 EXIT_DELAY_S = 20
 HOST_DELAY_S = 1.0  # how long the rank that hosts the store waits before it exits, so that the others see a claimed report
 LAUNCHER = "LAUNCHER_REPORTS_KILLED_RANKS"  # in the environment of ranks whose launcher prints the message for killed ranks
@@ -105,9 +105,10 @@ def end_silently(text: str, job: JobEnd | None) -> NoReturn:
 
 
 def error_text(error: Exception) -> str:
-    """Return the message for an error, which ends with a newline.
+    """Return what is printed for an error: its message, in some cases after a traceback. The text ends with a newline.
 
-    A traceback comes before it, but not for findings or an InterpreterError. For a RankError its cause decides.
+    Findings have no traceback, and neither has an InterpreterError. But a RankError has the traceback of its cause,
+    unless the cause is an InterpreterError.
     """
     if isinstance(error, ChimeraError):
         return render(error.diagnostics, sys.stderr is not None and sys.stderr.isatty())

@@ -24,8 +24,8 @@ from chimerac.models.presets import sizes_of
 class Sampling:
     """How tokens are drawn. count: how many tokens. seed: of the random numbers.
 
-    temperature: the logits are divided by it; 0 takes the likeliest token. top_k: draw from this many of the likeliest tokens;
-    None draws from all.
+    temperature: the logits are divided by it; 0 takes the likeliest token. top_k: draw from this many of the likeliest tokens,
+    and from any others that are as likely as the last of them; None draws from all.
     """
 
     count: int
@@ -80,11 +80,11 @@ def _draw_token(logits: Tensor, sampling: Sampling, draws: torch.Generator) -> i
 def generator_of(path: Path, model: str | None, length: int | None, tokenizer: Path | None) -> TextGenerator:
     """Return the language model whose weights a file has.
 
-    model, length: as in the training; None where the file names them. tokenizer: that of the training; None for bytes. A
-    .safetensors file shows only whether this tokenizer is the right one.
+    model, length: as in the training; None where the file names them. tokenizer: that of the training; None for bytes. No file
+    has the tokenizer itself. A .safetensors file can name it, so that another one is refused.
 
-    Raises ChimeraError: E862 for a file that cannot be read or does not fit, E861 for a tokenizer that cannot be read or does
-    not fit the model, E801 for an unknown model, E821 for a length that is too long for it.
+    Raises ChimeraError: E862 for a file that cannot be read, does not say enough or does not fit, E861 for a tokenizer that
+    cannot be read or does not fit the model, E801 for an unknown model, E821 for a length that is too long for it.
     """
     weights, about = _read(path)
     named_length = about.get("sequence_length", "")
@@ -98,16 +98,19 @@ def generator_of(path: Path, model: str | None, length: int | None, tokenizer: P
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
     trained, given = about.get("encoding", ""), BYTES.name if loaded is None else loaded.encoding.name
     if trained and trained != given:
-        raise _refused(path, f"it was trained on {trained}, and this is {given}", "give --tokenizer that of the training")
+        help = "leave out --tokenizer" if trained == BYTES.name else "give the tokenizer of the training with --tokenizer"
+        raise _refused(path, f"it was trained on {trained}, not on {given}", help)
     vocabulary = None if loaded is None else loaded.encoding.vocabulary
     built = preset(name, length, vocabulary=vocabulary)
     whole = built.build_stage(range(len(built.layer_names)), seed=0)
+    help = "give --model and --seq-len of the training"
+    if others := [k for k in weights if not k.startswith(tuple(f"{layer_name}." for layer_name in whole.names))]:
+        raise _refused(path, f"its weights are not those of {name}: {others[0]} is of no layer of the model", help)
     try:
         for layer_name, layer in zip(whole.names, whole.layers, strict=True):
             prefix = f"{layer_name}."
             layer.load_state_dict({k.removeprefix(prefix): t for k, t in weights.items() if k.startswith(prefix)})
     except RuntimeError as error:
-        help = "give --model and --seq-len of the training"
         raise _refused(path, f"its weights are not those of {name}: {error}", help) from None
     return TextGenerator(whole, length, loaded)
 

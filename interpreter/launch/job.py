@@ -46,7 +46,7 @@ from chimerac.interpreter.training.trainer import Result, Trainer
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.rendezvous import rendezvous
 
-GRADIENT_TOLERANCE = 1e-4  # relative difference, in float32
+GRADIENT_TOLERANCE = 1e-4  # the largest relative difference of gradients that passes the check; it is meant for float32
 MAX_CHECKED_PARAMETERS = 10_000_000  # of models whose gradients are checked by default: every rank builds the whole model once
 
 
@@ -80,7 +80,7 @@ def training_settings(settings: RunSettings) -> Settings:
 
 
 def training_defaults(settings: RunSettings) -> dict[str, object]:
-    """Return the values of the settings for which the trainer has defaults: those given, else the defaults."""
+    """Return the iterations and the warm-up of a run: what its settings give, else the defaults."""
     training = training_settings(settings)
     return {"iterations": training.iterations, "warm_up": training.warm_up_iterations}
 
@@ -98,7 +98,7 @@ def derived(plan: Plan, model: PartitionedModel) -> list[Derived]:
 
 
 def log_header(plan: Plan, settings: RunSettings) -> dict[str, object]:
-    """Return the fields that the first line of every log has: the settings, what the program is, and the version of torch."""
+    """Return what a log says first about any run: its settings, what its program is, and the version of torch."""
     header = plan.program.header
     return {
         "settings": as_mapping(settings),
@@ -156,7 +156,7 @@ class TrainingJob:
             check_sum(str(settings.model), model.loss, description.layers[-1].boundary, data.train.targets([0]))
         self.plan = plan = fitted(plan, settings, description)
         self.model = partitioned(plan.program, model, description, ties_by_stage=is_own(settings.model))
-        # In bfloat16, gradients that are summed in another order differ by their rounding, which is no sign of an error.
+        # In bfloat16, rounding alone may make gradients differ by more than GRADIENT_TOLERANCE.
         checks_by_default = self.model.description.parameters <= MAX_CHECKED_PARAMETERS and settings.dtype == "fp32"
         self.check_gradients = checks_by_default if settings.check_gradients is None else settings.check_gradients
         check_memory(plan, settings, self.model.description, ranks_here, self.check_gradients)
@@ -194,7 +194,7 @@ class TrainingJob:
         return Checkpoints(trainer, checkpoint_settings, self.data.identity)
 
     def _log_header(self) -> dict[str, object]:
-        """Return the fields of the first line of the log: those of every log, and the model and the data."""
+        """Return what the log says first about this run: the fields of `log_header`, the model and the data."""
         model = self.model.description
         about_model = {"model": model.name, "model_parameters": model.parameters, "data": self.data.identity}
         return {**log_header(self.plan, self.settings), **about_model}
@@ -273,7 +273,8 @@ class Training:
                 record.print_text(f"stopped by SIGTERM after iteration {done} of {iterations}")
                 return STOPPED
         trainer.pipeline.check_copies()
-        write_times(trainer.pipeline, self.job.settings, record, iterations)
+        if losses:
+            write_times(trainer.pipeline, self.job.settings, record, iterations)
         if self.job.settings.export is not None:
             export_weights(self.job.settings.export, trainer.pipeline, self._exported())
             record.print_text(f"exported {short_path(self.job.settings.export)}")
@@ -284,7 +285,7 @@ class Training:
         return 0
 
     def _exported(self) -> dict[str, str]:
-        """Return what an exported file says about the training, for generate.py."""
+        """Return what an exported file says about the model and its text, for generate.py."""
         job, data = self.job, self.job.data
         about = {"model": job.model.model.name}
         if data.encoding is not None:

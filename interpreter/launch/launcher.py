@@ -4,8 +4,8 @@
 
 It runs the agent of torch.distributed.elastic, so rendezvous and restarts are those of torch. Unlike torchrun it prints neither
 the log of torch nor a table of failures. One rank prints the message of the job (failures.py). If none did, as when a rank was
-killed, the launcher prints the message. The exit code of the launcher is that of the rank that failed first, or 128 plus the
-number of the signal that killed that rank.
+killed, the launcher prints the message. If ranks fail, the exit code of the launcher is that of the rank that failed first, or
+128 plus the number of the signal that killed that rank.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _programs = Progress()  # has the programs of run.py, with which the position of
 class Agent(LocalElasticAgent):
     """torch's agent of one host. It reports each failure at once, also if the ranks are then restarted.
 
-    Ranks that were stopped by SIGTERM are not restarted.
+    Ranks that SIGTERM has stopped during the training (stopping.py) are not restarted.
     """
 
     has_reported = False  # whether ranks have failed; if so, the message of the job has been printed, or a rank will print it
@@ -82,10 +82,10 @@ class Agent(LocalElasticAgent):
 
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
-    """Return the rank that failed first, with its failure.
+    """Return the rank that is taken for the one that failed first, with its failure.
 
-    It is the one that has printed a message, else the first that was killed, else the first. failures: by rank, in the order
-    in which the agent noticed them.
+    It is the one that has printed the message of the job, else the first that was killed by another signal than SIGTERM, else
+    the first that the agent noticed. failures: by rank, in the order in which the agent noticed them.
     """
     for rank, failure in failures.items():
         if _extra(failure.error_file_data).get("printed"):
@@ -163,7 +163,10 @@ def _run(options: Any) -> int:
 
 
 def _reason(error: Exception, endpoint: str) -> str:
-    """Return in one line why torch's launcher has failed. endpoint: HOST:PORT of the rendezvous."""
+    """Return why torch's launcher has failed: for the common errors in words of our own, else the first sentence of the error.
+
+    endpoint: HOST:PORT of the rendezvous.
+    """
     if isinstance(error, RendezvousTimeoutError):
         return "not all hosts have joined in time (--rdzv-conf join_timeout=SECONDS)"
     if not isinstance(error, (RendezvousConnectionError, DistNetworkError)):

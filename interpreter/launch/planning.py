@@ -1,6 +1,7 @@
-"""Makes the plan of a run from its settings. `make_plan` imports torch only for images, so findings appear at once.
+"""Makes the plan of a run from its settings.
 
-The compiler is optional: if it cannot be imported, a compiled program runs without being verified again.
+`make_plan` imports torch, which takes 2.6 s, only for images. So without images, findings appear before that. The compiler is
+optional: if it cannot be imported, a compiled program runs without being verified again.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ def make_plan(settings: RunSettings, notify: Callable[[str], None] = lambda text
 def fitted(plan: Plan, settings: RunSettings, description: ModelDescription) -> Plan:
     """Return the plan for a user's own model, whose layers and tied parameters are known only from its description.
 
-    Its program has the partition of --split or --partition. If it was compiled from a schedule here, the parameters that stages
-    of the model share are also tied; a compiled program keeps its ties. For a preset, the plan is returned as it is.
+    Its program has the partition of --split or --partition, if one is given. If it was compiled from a schedule here, the
+    parameters that stages of the model share are also tied; a compiled program keeps its ties. For a preset, the plan is
+    returned as it is.
 
     Raises ChimeraError: E705 for more stages than layers, E706 for a partition of another model, E708 for a split that does not
     fit; and as `compiled_plan` (compiling.py).
@@ -72,7 +74,7 @@ def fitted(plan: Plan, settings: RunSettings, description: ModelDescription) -> 
 
 
 def check_outputs(settings: RunSettings) -> None:
-    """Raise ChimeraError: E811 and E835 for files and folders to which the run cannot write, E840 without tensorboard."""
+    """Raise ChimeraError: E811 and E835 for files and folders to which the run cannot write, E840 for a missing package."""
     for path, option in ((settings.log_file, "--log-file"), (settings.trace, "--trace"), (settings.timeline, "--timeline")):
         if path is not None:
             check_output(path, option)
@@ -110,7 +112,7 @@ def _program_text(path: Path) -> Source | None:
     try:
         source = Source(str(path), read(path))
     except ChimeraError:
-        return None  # the compiler reports what is wrong
+        return None  # the name of a schedule of the library, or a wrong path, which the compiler reports
     # This imports numpy and pydantic: 0.25 s, which --help does not need.
     from chimerac.chimera_ir.forms import is_program
 
@@ -120,8 +122,8 @@ def _program_text(path: Path) -> Source | None:
 def _unverified(settings: RunSettings, text: Source | None, reason: str, notify: Callable[[str], None]) -> Plan:
     """Return the plan of a compiled program without the compiler. reason: why the compiler cannot be imported.
 
-    text: of the program; None for a schedule. Raises ChimeraError: E813 for a schedule, E814 for a program that does not train,
-    E816 for one that may hang, and the errors of a text that is no program.
+    text: of the program; None as `_program_text` returns it. Raises ChimeraError: E813 if it is None, E814 for a program that
+    does not train, E816 for one that may hang, and the errors of a text that is no program.
     """
     from chimerac.chimera_ir.forms import read_program  # imports pydantic: 0.2 s, not for --help
 

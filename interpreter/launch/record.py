@@ -1,7 +1,7 @@
-"""The output of a run: lines, a progress bar, a log of JSON lines, and the table at the end. Only rank 0 writes.
+"""The output of a run: lines, a progress bar, a log of JSON lines, TensorBoard, and the table at the end. Only rank 0 writes.
 
 The bar is drawn on stderr, if stderr is a terminal. If the log or the scalars for TensorBoard can no longer be written, the run
-prints one message and goes on without them. docs/training.md lists the fields of the log.
+prints a message and goes on without them. docs/training.md lists the fields of the log.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ class Record:
     """The output of one rank. Ranks other than rank 0 have none.
 
     iterations: of the run. log: the file of the JSON lines, to which this run appends; None: no log. header: more fields of the
-    first line that it appends, such as the settings. tensorboard: the folder of the same numbers for TensorBoard; None: they
-    are not written.
+    first line that it appends, such as the settings. tensorboard: the folder for TensorBoard, with the same numbers and with
+    pictures; None: there is none.
 
-    Raises ChimeraError E811 if the log or the folder cannot be written, E840 without the package tensorboard.
+    Raises ChimeraError on rank 0: E811 if the log or the folder cannot be written, E840 if a folder is given and the package
+    tensorboard is missing.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Record:
             self._bar.update(done - self._bar.n)
 
     def clear(self) -> None:
-        """Erase the bar; the next `draw` draws it again."""
+        """Erase the bar; a later `draw` draws it again."""
         if self._bar is not None:
             self._bar.clear()
 

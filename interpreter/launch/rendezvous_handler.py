@@ -1,6 +1,6 @@
 """A handler of the launchers' rendezvous that does not block torch's agent while its ranks run, even if the store is lost.
 
-The agent asks the handler ten times a second whether more hosts are waiting to join. If the host of the store is lost,
+The agent asks the handler again and again whether more hosts are waiting to join. If the host of the store is lost,
 torch's handler raises an error at once, or blocks for minutes. After an error the agent would end its ranks before they have
 printed which ranks are lost. While the agent is blocked, it would not notice that its ranks have ended. With this handler the
 agent goes on monitoring its ranks, and they detect the loss.
@@ -18,7 +18,9 @@ SHUTDOWN_S = 3.0  # how long the store has to answer at the end
 
 
 class NonBlockingHandler(RendezvousHandler):
-    """Wraps torch's handler. While ranks run, and at the end, a thread calls the store, so that the agent is not blocked."""
+    """Wraps torch's handler. While ranks run, a thread calls the store, so that the agent is not blocked. At the end a thread
+    calls it too, so that the agent is blocked for SHUTDOWN_S at most.
+    """
 
     def __init__(self, handler: RendezvousHandler) -> None:
         self._handler = handler
@@ -26,7 +28,10 @@ class NonBlockingHandler(RendezvousHandler):
         self._query: threading.Thread | None = None  # the latest call of the store for the number of waiting hosts
 
     def num_nodes_waiting(self) -> int:
-        """Return how many hosts wait, by the latest answer of the store, and ask it again in a thread; 0 before any answer."""
+        """Return how many hosts wait, by the latest answer of the store, and ask it again in a thread.
+
+        Return 0 before any answer in this round, and if the store is lost.
+        """
         if self._query is None or not self._query.is_alive():
             self._query = _start(self._ask)
         return self._waiting
@@ -38,7 +43,7 @@ class NonBlockingHandler(RendezvousHandler):
             self._waiting = 0
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Wait for the other launchers. Raises RendezvousError if the store is lost or the others do not join in time."""
+        """Wait for the other launchers. Raises what torch's handler raises, for instance if the others do not join in time."""
         if self._query is not None:
             self._query.join()  # torch's handler must not be called from two threads at the same time
         try:
@@ -47,7 +52,7 @@ class NonBlockingHandler(RendezvousHandler):
             self._waiting = 0
 
     def shutdown(self) -> bool:
-        """Leave the rendezvous. Return whether the store has confirmed that within SHUTDOWN_S."""
+        """Close the rendezvous. Return whether torch's handler has done that within SHUTDOWN_S."""
         results: list[bool] = []
 
         def leave() -> None:

@@ -16,7 +16,7 @@ from chimerac.interpreter.errors import MAX_TIMEOUT_S, MIN_TIMEOUT_S
 from chimerac.interpreter.training.settings import Dtype, RateSchedule
 
 TransportName = Literal["gloo", "staged", "nccl"]
-MAX_COUNT = 2**31 - 1  # of samples, tokens, iterations and layers: sizes of tensors are products of them, and have 64 bits
+MAX_COUNT = 2**31 - 1  # the largest number of samples, tokens and so on: the product of two of them fits into 64 bits
 Count = Annotated[int, Ge(1), Le(MAX_COUNT)]
 CountFromZero = Annotated[int, Ge(0), Le(MAX_COUNT)]
 PositiveNumber = Annotated[float, Gt(0), Lt(math.inf)]

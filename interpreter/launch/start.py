@@ -28,7 +28,7 @@ def start(plan: Plan, settings: RunSettings) -> int:
 
 
 def make_job(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
-    """Return the job, the same for every rank. It makes the checks that need no other rank, before the ranks connect.
+    """Return the job, the same for every rank. The checks that need no other rank are made here, before the ranks connect.
 
     ranks_here: how many ranks this host has.
     """
@@ -42,8 +42,8 @@ def make_job(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
 def run_rank(plan: Plan, settings: RunSettings) -> int:
     """Run as one of the ranks that torchrun has started; return the exit code.
 
-    Raises ChimeraError for what the checks of `make_job` find, and E815 without a GPU. After these checks, an error ends this
-    process.
+    Raises ChimeraError for what the checks of `make_job` find, and E815 if the transport needs a GPU and torch finds none.
+    After these checks, an error ends this process.
     """
     ranks_here, local_rank = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
     torch.set_num_threads(max(1, processors() // ranks_here))
@@ -85,7 +85,7 @@ def _join(settings: RunSettings, local_rank: int) -> Processes:
 
 
 def run_loopback(plan: Plan, settings: RunSettings) -> int:
-    """Run all ranks in this process, one at a time; return the largest of their exit codes."""
+    """Run all ranks in this process, in turns; return the largest of their exit codes."""
     job = make_job(plan, settings, ranks_here=plan.program.world)
     machine = settings.machine or plan.program.header.machine
     return max(run_in_loopback(plan.program, job.run, settings.seed, machine))

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from types import FrameType
 
-PR_SET_PDEATHSIG = 1  # of prctl (Linux): the signal that this process gets when its parent ends
+PR_SET_PDEATHSIG = 1  # option of prctl (Linux) that sets which signal this process gets when its parent ends
 POLL_INTERVAL_S = 1.0  # how often a process checks whether its parent has ended, where the kernel does not kill it then
 ENDS_WITH_PARENT = "CHIMERAC_ENDS_WITH_PARENT"  # in the environment of a run that ends when the process that started it ends
 CONNECT_S = 5.0  # how long the store of torchrun has to accept a connection
@@ -26,7 +26,7 @@ INTERRUPTED = 128 + signal.SIGINT  # the exit code after Ctrl-C
 
 
 def begin_process() -> None:
-    """Set up this process: a rank if the environment has RANK, otherwise a process that a user has started."""
+    """Set up this process: a rank if the environment has RANK, otherwise one that a user or a runner of experiments started."""
     os.environ.setdefault(LOG_LEVEL, RANK_LEVEL if "RANK" in os.environ else LAUNCHER_LEVEL)
     allow_open_files()
     if "RANK" in os.environ:

@@ -1,8 +1,8 @@
 """Requests to stop: SIGTERM during the training ends it after the current iteration, on all ranks together.
 
 The training loop calls `stop_requested()` on every rank, and each rank sends the result to all others, together with its
-measurements of the iteration. A second SIGTERM ends the process at once. Before and after the training, SIGTERM has its default
-action.
+measurements of the iteration. A request that comes later counts in the next iteration. In the last iteration a request changes
+nothing. A second SIGTERM ends the process at once. Before and after the training, SIGTERM has its default action.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterat
 
     notify: called at the first SIGTERM, in a thread of its own, so also while the main thread runs inside torch.
 
-    Python allows handlers of signals only in the main thread. In any other thread, as in loopback, SIGTERM keeps its action.
+    Python lets only the main thread set handlers of signals. In any other thread, as in loopback, SIGTERM keeps its action.
     """
     global _is_accepting
     _requested.clear()

@@ -22,7 +22,8 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 class Scalars:
     """A file of scalars and pictures in a folder. The folder is created if it does not exist.
 
-    Raises ChimeraError E840 without the package tensorboard, and OSError if the file cannot be created.
+    Raises ChimeraError E840 if the package tensorboard is not installed or cannot be imported, and OSError if the file cannot
+    be created.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -55,7 +56,8 @@ class Scalars:
 
     def write_picture(self, name: str, png: bytes, iteration: int) -> None:
         """Write a picture for an iteration. png: the bytes of a PNG file. Raises OSError if it cannot be written."""
-        # A PNG begins with 8 bytes, the length and the name of its first part, then the width and the height of the picture.
+        # A PNG begins with 8 fixed bytes. 4 bytes each follow for the length and the name of its first part, and for the
+        # width and the height of the picture.
         width, height = (int.from_bytes(png[k : k + 4], "big") for k in (16, 20))
         image = self._summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)  # 4: RGBA
         self._write(step=iteration, summary=self._summary(value=[self._summary.Value(tag=name, image=image)]))

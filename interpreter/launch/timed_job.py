@@ -21,7 +21,7 @@ from chimerac.interpreter.transport import Transport
 
 
 class TimedJob:
-    """A timed run: the program with messages of the model's size, and stages that only sleep.
+    """A timed run: the program with messages as large as those of the model, and stages that only sleep.
 
     unit_ms: milliseconds for one unit of cost; message: the tensor that each stage passes to the next one.
     """
@@ -29,7 +29,8 @@ class TimedJob:
     def __init__(self, plan: Plan, settings: RunSettings, unit_ms: float, message: Tensor) -> None:
         self.plan, self.settings, self.unit_s = plan, settings, unit_ms / 1000
         size = samples_per_micro_batch(plan.program, settings.micro_batch)
-        program = replace(plan.program.with_header(tied=()), partition=None)  # ties and partition are those of the real model
+        # The tied sets and the partition are those of the real model; the timed one has other layers.
+        program = replace(plan.program.with_header(tied=()), partition=None)
         self.sleeper = Sleeper(self.unit_s)
         self.model = partitioned(program, *timed_model(plan.program, message, size, self.sleeper))
 

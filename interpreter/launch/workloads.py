@@ -1,6 +1,7 @@
 """The model and the data of a run, chosen from its settings.
 
-Importing torch takes 2.6 s. So modules that need it are imported inside functions, and a wrong option is reported before that.
+Importing torch takes 2.6 s. So modules that need it are imported inside functions. Most wrong options are reported before it
+is imported.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def model_table() -> str:
 def model_of(settings: RunSettings, program: Program) -> Model:
     """Return the model of a run.
 
-    Raises ChimeraError: E801 for an unknown one, E821 for samples that are too long for it, E861 for a tokenizer that does not
-    fit. A model of the user's own: also E850 to E852, E854 and E855.
+    Raises ChimeraError: E801 for an unknown one, E821 for samples that are too long for it, E861 for a tokenizer that cannot
+    be loaded or does not fit. A model of the user's own: also E850 to E852, E854 and E855.
     """
     if is_own(settings.model):
         return own_model(
@@ -58,8 +59,9 @@ def model_of(settings: RunSettings, program: Program) -> Model:
 def data_of(settings: RunSettings, program: Program, model: Model) -> Data:
     """Return the data for the model of a run.
 
-    Raises ChimeraError: E802 for data that cannot be read or is not what the model is trained on, E803 for a text that is too
-    short, E860 for a prepared file that cannot be written, E861 for a tokenizer that does not fit.
+    Raises ChimeraError: E802 for data that cannot be read or is not what the model is trained on, E803 for a text or samples
+    that are too short, E860 for a prepared file that cannot be written, E861 for a tokenizer that cannot be loaded or does not
+    fit.
     """
     if is_own(settings.model):
         return own_data(
@@ -111,7 +113,7 @@ def check_options(settings: RunSettings) -> None:
 def vocabulary_of(settings: RunSettings, kind: Kind) -> int | None:
     """Return how many tokens the tokenizer of a run has for this kind of data; None without a tokenizer, and for images.
 
-    For pairs, the special tokens count too.
+    For pairs, the special tokens count too. Raises ChimeraError E861 for a tokenizer that cannot be loaded.
     """
     if settings.tokenizer is None or kind == "images":
         return None
@@ -169,7 +171,7 @@ def check_depth(settings: RunSettings, program: Program) -> None:
     from chimerac.chimera_ir.partition import check_layers
 
     if is_own(settings.model):
-        return  # the layers of such a model are known only when it has been traced
+        return  # the layers of such a model are known only when torch has built it
     name, stages = _model_name(settings, program), program.header.stages
     if settings.timed is None:
         check_layers(name, sizes_of(name).layers, stages, f"--model {default_for(stages)}")

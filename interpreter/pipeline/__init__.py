@@ -1,1 +1,1 @@
-"""The runtime in anybody's training loop: a model, a schedule and a loss become a pipeline whose `step` runs one iteration."""
+"""The runtime in anybody's training loop: a model, a schedule and a loss become a pipeline whose `step` computes gradients."""

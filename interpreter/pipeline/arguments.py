@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from chimerac.interpreter.runtime.model import Example, Fields, Values
 Tensors = Tensor | Sequence[Tensor]
 Divisor = float | Sequence[float]
 
-STEP_ARGUMENTS = ("inputs", "targets", "divisor", "sync")  # of `Pipeline.step` (pipeline.py), besides the fields
+STEP_ARGUMENTS = ("self", "inputs", "targets", "divisor", "sync")  # of `Pipeline.step` (pipeline.py), besides the fields
 
 
 def tensors_of(given: Tensors) -> Values:
@@ -21,13 +21,13 @@ def tensors_of(given: Tensors) -> Values:
 
     Raises TypeError for anything else and for a tensor without dimensions, ValueError if there is no tensor.
     """
-    tensors = (given,) if isinstance(given, Tensor) else tuple(given)
+    tensors = tuple(given) if isinstance(given, Iterable) and not isinstance(given, Tensor) else (given,)
     for t in tensors:
         if not isinstance(t, Tensor) or not t.dim():
             found = "a tensor without dimensions" if isinstance(t, Tensor) else type(t).__name__
             raise TypeError(f"inputs, targets and fields are tensors whose first dimension counts the samples, not {found}")
     if not tensors:
-        raise ValueError("there is no tensor in the inputs or the targets")
+        raise ValueError("there is no tensor in the inputs, in the targets or in a field")
     return tensors
 
 
@@ -47,7 +47,8 @@ def refuse_arguments_of_model(loss: Any, inputs: Any, targets: Any, fields: Any,
 def fields_of(given: Mapping[str, Tensor] | None) -> Fields:
     """Return the example of each field, by name.
 
-    Raises TypeError as `tensors_of`, and ValueError for a name that a field cannot have as an argument of `Pipeline.step`.
+    Raises TypeError and ValueError as `tensors_of`. Raises ValueError also for a field that has the name of another argument of
+    `Pipeline.step`, or a name that is no identifier.
     """
     fields = dict(given or {})
     for name, t in fields.items():
@@ -100,5 +101,5 @@ def check_own_stages_arguments(**arguments: object) -> None:
 def checked_autocast(dtype: torch.dtype | None) -> torch.dtype | None:
     """Return `dtype`; None: no autocast. Raises ValueError for all types but bfloat16: float16 would need scaled gradients."""
     if dtype not in (None, torch.bfloat16):
-        raise ValueError(f"autocast={dtype}: give torch.bfloat16, the only type whose gradients need no scaling, or None")
+        raise ValueError(f"autocast={dtype}: give torch.bfloat16, whose gradients need no scaling, or None for no autocast")
     return dtype

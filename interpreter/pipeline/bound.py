@@ -1,6 +1,6 @@
 """A program that is bound to a model and a transport: one rank of a pipeline, ready to run iterations.
 
-`Pipeline` (pipeline.py) makes one from a user's arguments, and the trainer of interpreter/training from its own.
+`Pipeline` (pipeline.py) is one that is made from a user's arguments. The trainer of interpreter/training makes its own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StagedModel(Protocol):
 
     @property
     def boundary_table(self) -> tuple[Boundary, ...]:
-        """Return the tensors that each stage passes to the next."""
+        """Return the tensors that each stage passes to the next one; for the last stage, those that the loss takes."""
 
     @property
     def objective(self) -> Objective:
@@ -61,7 +61,8 @@ class BoundPipeline:
     """One rank of a pipeline: a verified program, a model and a transport. All ranks create it together.
 
     seed: of the initial weights. evaluation: the program of evaluations; None: the compiler derives it. compile_stages,
-    profile_ranges: as in `Pipeline`. iteration: how many times `Pipeline.step` has run; loading a checkpoint sets it.
+    profile_ranges: as in `Pipeline`. iteration: how many times `Pipeline.step` has run; loading a checkpoint sets it to
+    the number that was saved.
 
     A step is one call of `run`, which `Pipeline.step` makes. The last step is measured: `times` has the start and the end of
     each instruction of this rank. `figures` has how long this rank computed and waited, and its peak memory. `measured` returns
@@ -116,17 +117,17 @@ class BoundPipeline:
 
     @property
     def reads_inputs(self) -> bool:
-        """Return whether `step` needs the inputs on this rank: it has the first stage."""
+        """Return whether a step needs the inputs on this rank: it has the first stage."""
         return 0 in self.stages
 
     @property
     def reads_targets(self) -> bool:
-        """Return whether `step` needs the targets on this rank: it has the last stage."""
+        """Return whether a step needs the targets on this rank: it has the last stage."""
         return self.program.header.stages - 1 in self.stages
 
     @property
     def reads_fields(self) -> tuple[str, ...]:
-        """Return the names of the fields that `step` needs on this rank: its stages read them."""
+        """Return the names of the fields that a step needs on this rank: its stages read them."""
         return tuple(dict.fromkeys(name for stage in self.stages.values() for name in stage.reads))
 
     def run(self, batch: MicroBatches, sync: bool = True) -> float:
@@ -171,16 +172,19 @@ class BoundPipeline:
         return self.weights.named_parameters()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the parameters and buffers of this rank's stages, with their names in the full model."""
+        """Return the parameters and persistent buffers of this rank's stages, with their names in the full model."""
         return self.weights.state_dict()
 
     def full_state_dict(self) -> dict[str, Tensor]:
-        """Return the parameters and buffers of the whole model, on the CPU of every rank; called by all ranks together."""
+        """Return the parameters and persistent buffers of the whole model, on the CPU of every rank.
+
+        Called by all ranks together.
+        """
         self.average_buffers()
         return self.weights.full_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load the parameters and buffers of this rank's stages.
+        """Load the parameters and persistent buffers of this rank's stages.
 
         state: by their names in the full model; it may also have those of other stages.
 
@@ -221,8 +225,8 @@ class BoundPipeline:
     def check_finite(self) -> None:
         """Raise ChimeraError E812 on all ranks if the last loss or a gradient is not finite; called by all ranks together.
 
-        Call it after a step, before the weights change. The error names the first cause: rank, instruction, micro-batch and,
-        for a gradient, the parameter. To find it, the batches of the current weight update are run again.
+        Call it after a step, before the weights change. The error names the first cause, if it can be found: rank, instruction,
+        micro-batch and, for a gradient, the parameter. To find it, the batches of the current weight update are run again.
         """
         is_finite = math.isfinite(self._history.loss) and self.gradient.is_finite()
         nonfinite_ranks = self._sum_of_ranks(0.0 if is_finite else 1.0)
@@ -236,7 +240,7 @@ class BoundPipeline:
         """
         cause = self._history.first_cause({id(p): name for name, p in self.named_parameters()})
         if cause is None:
-            reason = "the earlier gradients were not, or a layer is not deterministic"
+            reason = "either the earlier gradients were not finite, or a layer is not deterministic"
             note = f"run again without the gradients of earlier steps, every value is finite: {reason}"
             return refuse("E812", message, notes=(note,), help=help)
         return refuse("E812", f"{message}; first {cause}", notes=(cause.note,), help=help)
@@ -249,9 +253,9 @@ class BoundPipeline:
             optimizer = pipe.sharded_optimizer(torch.optim.AdamW, lr=1e-3)
 
         Each rank has the state of the parameters that it owns. The optimizer's `step` copies the updated values to all ranks
-        that hold them. So the values have the same bits as with an optimizer that is not sharded. parameters: of this rank, or
-        groups of them with their own options, as for any optimizer of torch; by default all. defaults: further arguments of the
-        class.
+        that hold them. So the values have the same bits as with an optimizer that is not sharded, unless the class updates
+        parameters together, as torch's LBFGS does. parameters: of this rank, or groups of them with their own
+        options, as for any optimizer of torch; by default all. defaults: further arguments of the class.
         """
         ownership = Ownership(self.executor.groups, holders_by_group(self.program.header), self.transport)
         chosen = self.parameters() if parameters is None else parameters

@@ -46,8 +46,8 @@ _SHOWN = 3  # how many differences between two models a message shows
 def save_checkpoint(path: PathLike, pipeline: BoundPipeline, optimizer: Optimizer | None = None, **state: Any) -> None:
     """Write a checkpoint to the folder `path`; called by all ranks together, between two iterations.
 
-    optimizer: of this rank's parameters, with a state for each of them, as AdamW and SGD have; None on ranks without
-    parameters, or if none is to be saved. state: further state to save, the same on all ranks: objects with a `state_dict`,
+    optimizer: of parameters of this rank; it keeps its state per parameter, as AdamW and SGD do. None if this rank has no
+    optimizer, or if none is to be saved. state: further state to save, the same on all ranks: objects with a `state_dict`,
     such as a scheduler, and numbers, texts, tensors, lists and dicts of them.
 
     A checkpoint at `path` is replaced when the new one is complete. Raises ChimeraError E830 on all ranks if the checkpoint
@@ -60,11 +60,11 @@ def save_checkpoint(path: PathLike, pipeline: BoundPipeline, optimizer: Optimize
 def load_checkpoint(
     path: PathLike, pipeline: BoundPipeline, optimizer: Optimizer | None = None, **state: Any
 ) -> dict[str, Any]:
-    """Load a checkpoint into the pipeline and the optimizer, and return the further state; called by all ranks together.
+    """Load a checkpoint into the pipeline and the optimizer, and return the further state that was saved in it.
 
-    state: objects with a `load_state_dict`, by the names with which they were saved; they are not in the result. The optimizer
-    gets its saved state and its saved settings, such as the learning rate. If the program and the type of device are the same,
-    torch's random generators get their saved states too.
+    Called by all ranks together. state: objects with a `load_state_dict`, by the names with which they were saved; they are not
+    in the result. The optimizer gets its saved state and its saved settings, such as the learning rate. If the program and the
+    type of device are the same, torch's random generators get their saved states too.
 
     Raises ChimeraError on all ranks: E831 for a checkpoint of another model or optimizer, E832 for one that cannot be read.
     Raises KeyError for a state that the checkpoint does not have, and for the optimizer TypeError and ValueError as
@@ -215,7 +215,10 @@ class OpenedCheckpoint:
         return state
 
     def _check_model(self, pipeline: BoundPipeline) -> None:
-        """Raise ChimeraError E831 on all ranks unless the saved weights have the names and shapes of the whole model."""
+        """Raise ChimeraError E831 on all ranks if the saved model differs from the whole model of this run.
+
+        The names and the shapes of parameters and buffers are compared.
+        """
         expected: dict[str, list[int]] = {}
         for text in pipeline.transport.all_gather(json.dumps(local_shapes(pipeline))):
             expected |= json.loads(text)
@@ -231,7 +234,7 @@ class OpenedCheckpoint:
         notes += [f"this model has no {name}" for name in saved if name not in expected]
         if len(notes) > _SHOWN:
             hidden = len(notes) - _SHOWN
-            notes[_SHOWN:] = ["1 more name differs" if hidden == 1 else f"{hidden} more names differ"]
+            notes[_SHOWN:] = ["1 more difference" if hidden == 1 else f"{hidden} more differences"]
         own = f"{pipeline.name} with {_parameter_count(pipeline):,} parameters"
         raise files.mismatch(
             self.path,
@@ -272,7 +275,7 @@ def _wait_for_readers(path: Path, thread: BackgroundThread, transport: Transport
 
 
 def _write_error(path: Path, error: RanksFailedError, transport: Transport) -> ChimeraError:
-    """Remove the files of a failed save, which may have filled the disk, and return the finding E830.
+    """Remove the files of a failed save, because they may fill the disk, and return the finding E830.
 
     Called by all ranks together.
     """
@@ -311,9 +314,10 @@ def _serialized(state: Mapping[str, Any]) -> bytes:
             stream.seek(0)
             torch.load(stream, weights_only=True)
         except Exception as error:
+            why = next(iter(str(error).splitlines()), type(error).__name__)
             raise TypeError(
                 f"the state {name}, of type {type(value).__name__}, cannot be saved: objects with a state_dict, numbers, "
-                f"texts, tensors, lists and dicts of them can ({str(error).splitlines()[0]})"
+                f"texts, tensors, lists and dicts of them can ({why})"
             ) from None
     stream = io.BytesIO()
     torch.save(values, stream)

@@ -99,11 +99,13 @@ def remove(folder: Path) -> None:
 def remove_leftovers(parent: Path, prefix: str) -> None:
     """Remove the folders of incomplete saves, and replaced checkpoints whose replacement is complete.
 
-    prefix: of the names of the checkpoints in `parent`. Other hidden files and folders remain, such as those of an export.
+    prefix: with which the names of the checkpoints in `parent` begin. Hidden files and folders whose names do not contain it
+    remain, such as the file of an export that was killed.
     """
     # Incomplete saves are `.NAME.partial`. A replaced checkpoint that `remove` has renamed is `..NAME.replaced.partial`.
     for folder in parent.glob(f".*{prefix}*.partial"):
-        remove(folder)
+        if folder.is_dir():  # a file may be that of an export that was killed
+            remove(folder)
     for folder in parent.glob(f".{prefix}*.replaced"):
         if final_name(folder).exists():
             remove(folder)

@@ -1,6 +1,6 @@
-"""What a rank saves and restores, under the names of the full model: weights, optimizer state, states of random generators.
+"""What a rank saves and restores: weights and optimizer state by names of the full model, and states of random generators.
 
-Each value is saved once. Any rank may read it, whichever ranks held it before.
+A value that several ranks have is written by one of them. Any rank may read any value.
 
     place                              value
     ("model", name)                    a parameter or a buffer; a shared parameter under each of its names
@@ -42,7 +42,7 @@ class Names:
         if id(parameter) not in self._names:
             raise ValueError(
                 f"the optimizer has a parameter of shape {list(parameter.shape)} that the pipeline does not have: "
-                "create it with pipeline.parameters()"
+                "create the optimizer with pipeline.parameters()"
             )
         return self._names[id(parameter)]
 
@@ -90,7 +90,7 @@ def local_shapes(pipeline: BoundPipeline) -> dict[str, list[int]]:
 
 
 def needed_places(reader: TensorReader, pipeline: BoundPipeline, optimizer: Optimizer | None, names: Names) -> list[Place]:
-    """Return the places in a checkpoint of the values that this rank restores."""
+    """Return the places in a checkpoint whose values this rank reads."""
     places: list[Place] = [("model", name) for name in pipeline.state_dict()]
     places += reader.places("random", _rank_key(pipeline.rank))
     if optimizer is not None:
@@ -110,8 +110,7 @@ def restore_function(
     """Return a function that loads the saved values into the pipeline and the optimizer.
 
     values: by place. settings: the saved ones, as from `merged_settings`. with_settings: whether the optimizer gets them.
-    Raises MismatchError if the saved values or settings do not fit the optimizer. Nothing is loaded before the function is
-    called.
+    Raises MismatchError if the saved optimizer does not fit this one. Nothing is loaded before the function is called.
     """
     state = None if optimizer is None else _optimizer_state(values, optimizer, names, settings, with_settings)
 

@@ -1,8 +1,8 @@
 """Tensors of all ranks in one folder, in the format of torch.distributed.checkpoint (DCP).
 
-DCP's planner and its writer do the work. The ranks exchange descriptions of their values over the transport of the pipeline,
-not over torch.distributed. So the loopback writes the same files as real ranks. A tensor that several ranks have is written by
-one of them.
+DCP's planners, its writer and its reader do the work. DCP alone would let the ranks exchange plans with collectives of
+torch.distributed. Here they exchange descriptions of their values over the transport of the pipeline. So the loopback writes
+the same files as real ranks. A tensor that several ranks have is written by one of them.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def with_own_stages(
     """Return the program of a schedule for these ranks, and the model as this rank knows it: only the stages that it holds.
 
     stages: those stages, by number, each a module or (prefix, module). objective: the loss and the precision. example: of one
-    micro-batch. The other arguments and the errors are those of `Pipeline`. Raises ValueError for a set of `tied` that is on
-    one stage only, and if the program ties other sets than `tied`.
+    micro-batch. The other arguments and the errors are those of `Pipeline`. Raises ValueError for a set of `tied` that is not
+    on several stages, and if the program ties other sets than `tied`.
     """
     if single := [name for name, paths in tied.items() if len(paths) < 2]:
         raise ValueError(f"tied: leave out {single[0]}, which is on one stage only: autograd adds up its gradients there")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.transport import Transport
 
-PART_ELEMENTS = 2**20  # elements of a gradient that are converted to float64 at one time
+PART_ELEMENTS = 2**20  # the most elements of a gradient that are converted to float64 at one time
 
 
 class ModelGradient:
@@ -56,7 +56,7 @@ class ModelGradient:
         return all(bool(torch.isfinite(g).all()) for g in self._parts())
 
     def check_summed(self) -> None:
-        """Raise RuntimeError if the last step was without sync: each rank then has the gradients of its own tasks only."""
+        """Raise RuntimeError if the last step was without sync: its gradients are not summed over the ranks yet."""
         if not all(gradients.are_complete for gradients in self._executor.gradients.values()):
             raise RuntimeError("the last step was without sync: run one with sync before the gradients are used")
 

@@ -23,7 +23,7 @@ def model_of(layers: Layers, loss: Loss, example: Example, model: nn.Module | No
     name: of the model.
 
     Raises TypeError for a layer that is neither a module nor a function, and ValueError if there is no layer, if two layers
-    have the same name, or if a layer is not in `model`.
+    have the same name, or if a layer without a given name is not in `model`.
     """
     named = list(_named(layers, model))
     if not named:

@@ -58,8 +58,8 @@ def program_for(
     ranks; None if it is not known. tied: sets of tied parameters besides those of the schedule; not used for a compiled
     program. recompute: the stages that recompute, in the place of those of the schedule; None: those of the schedule.
 
-    Raises ChimeraError for a schedule that is not found or does not compile, for a program that is not correct, and E808 if
-    parameters, another width or the stages that recompute are given for a compiled program.
+    Raises ChimeraError for a schedule that is not found or does not compile, for a program that is not correct, and E808 if a
+    compiled program is given with parameters, with stages that recompute, or with a width that is neither 1 nor its own.
     """
     if isinstance(schedule, Program):
         return _compiled_program(verify(schedule), schedule.header.schedule, parameters, width, recompute)
@@ -86,7 +86,7 @@ def with_depth(compile_with: Compile, parameters: Mapping[str, int], width: int,
         try:
             return compile_with({**parameters, "D": depth})
         except ChimeraError as error:
-            # E203: the schedule has no parameter D. It is then compiled without D, below.
+            # E203: the schedule lacks one of the parameters, which may be D. So it is compiled without D, below.
             if all(d.code != "E203" for d in error.diagnostics):
                 started = f"{count_text(world, 'process')} that {'was' if world == 1 else 'were'} started"
                 note = f"D = {depth} follows from the {started}"
@@ -107,8 +107,8 @@ def check_machine(
 ) -> None:
     """Raise ChimeraError E816 if a verified program hangs on the machine of the ranks that run it.
 
-    name, ranks: how the message calls the program and the ranks, such as `ranks over gloo`. path: the path of the program in
-    the suggested command. alternative: what the help suggests if the compiler cannot arrange the program for this machine.
+    name, ranks: how the message calls the program and the ranks, such as `ranks over gloo`. path: of the program or of its
+    schedule, in the suggested command. alternative: what the help suggests if the program cannot be arranged for this machine.
     """
     if program.header.machine == machine:
         return  # it was verified for this machine
@@ -120,7 +120,7 @@ def check_machine(
         problems = error.diagnostics
     rearranged = arranged(on_machine, machine)
     if rearranged is None:
-        help = f"{alternative}; --for {machine} was tried, and the replicas need different orders"
+        help = f"{alternative}; --for {machine} was tried, and the replicas have different orders"
     elif remaining := findings(rearranged):
         help = f"{alternative}; --for {machine} was tried, and results in {remaining[0].code}"
     else:
@@ -129,14 +129,14 @@ def check_machine(
 
 
 def schedule_text(name_or_path: str) -> str:
-    """Return the text of a schedule: of a file, or of the library. Raises ChimeraError E001 if it is not found or readable."""
+    """Return the text of a schedule: of a file, or of the library. Raises ChimeraError E001 as `find`."""
     return find(name_or_path).text
 
 
 def predicted_times(program: Program, costs: Mapping[str, int] | None = None) -> IterationTimes:
     """Return the times of an iteration by the simulator, in units of the program's costs.
 
-    With costs, all-reduces take no time. So the makespan ends with the last task. costs: by name; they replace those of the
+    Here all-reduces take no time, so the makespan is the end of the last task. costs: by name; they replace those of the
     program, as in `simulate`.
     """
     simulated = simulate(program, costs)
@@ -165,7 +165,7 @@ def _is_text(schedule: str | os.PathLike[str]) -> TypeGuard[str]:
 
 
 def _compiled_program(program: Program, name: str, parameters: Mapping[str, int], width: int, recompute: Recompute) -> Program:
-    """Return `program`. Raises ChimeraError E808 if parameters, another width or stages that recompute are given with it."""
+    """Return `program`. Raises ChimeraError E808 as `program_for`."""
     if parameters or width not in (1, program.header.width):
         raise refuse(
             "E808",

@@ -1,12 +1,12 @@
 """An optimizer whose state is sharded over the ranks that hold copies of a parameter (ZeRO, stage 1).
 
-All holders of a parameter have its complete gradient after a step of the pipeline. One of them owns the parameter: only the
-owner has state for it and updates it. Then the owner broadcasts the new values to the other holders, bit for bit. So the result
-equals that of an unsharded optimizer on every holder, and all ranks together hold one copy of the state instead of one for each
-holder.
+All holders of a parameter have its complete gradient after a step of the pipeline with sync. One of them owns the parameter:
+only the owner has state for it and updates it. Then the owner broadcasts the new values to the other holders, bit for bit. So
+the result equals that of an unsharded optimizer on every holder, and all ranks together hold one copy of the state instead of
+one for each holder.
 
 torch's ZeroRedundancyOptimizer does not fit. It shards one list of parameters over all ranks of one process group, but here
-each stage has its own holders, and a rank holds several stages. It communicates through torch.distributed itself, so the
+each stage has its own holders, and a rank may hold several stages. It communicates through torch.distributed itself, so the
 loopback could not run it. Its state must be collected on one rank before it can be saved, and has
 indices of parameters instead of their names.
 """
@@ -163,9 +163,9 @@ def _flat_like(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 def _owners(sizes: Mapping[str, Sequence[int]], holders: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:
-    """Return, for each group of the program, the owner of each of its parameters.
+    """Return, for each group of the program, the owner of each of its parameters that are trained.
 
-    sizes: for each group, the number of elements of each parameter; holders: for each group, the ranks that hold it.
+    sizes: for each group, the number of elements of each of these parameters; holders: for each group, the ranks that hold it.
     """
     owned: dict[int, int] = defaultdict(int)  # by rank, the number of elements that it owns
     owners = {name: [0] * len(of_group) for name, of_group in sizes.items()}

@@ -100,9 +100,9 @@ def own_stages(
     ranks.
 
     Raises on all ranks: ValueError if a rank was given other stages than it holds, or anything but a module; if a stage lacks
-    a parameter that `ties` names; if two stages of a rank share a parameter that `ties` does not name; if two stages have a
-    parameter or a buffer of the same name; if a field is read by no stage; and if a stage cannot run on its inputs. Raises
-    ChimeraError E807 if copies of a stage return different tensors.
+    a parameter that `ties` names; if two stages of a rank share a parameter that `ties` does not name; if state dicts of two
+    stages have a name in common, with their prefixes; if a field is read by no stage; and if a stage cannot run on its inputs.
+    Raises ChimeraError E807 if the outputs of two copies of a stage differ in shape, dtype or number.
     """
     _check_on_all_ranks(transport, lambda: _check_given(given, local_stages(header, transport.rank), transport))
     stages = {

@@ -38,11 +38,14 @@ class Weights:
                     yield self._first_names.get(id(p), name), p
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return parameters and persistent buffers. A parameter that several layers share is in it under each of its names."""
+        """Return parameters and persistent buffers. One that has several names on this rank is in it under each of them."""
         return _state_of(self._layers())
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load parameters and buffers. Raises KeyError for missing names and ValueError for other shapes, before loading."""
+        """Load parameters and persistent buffers.
+
+        Raises KeyError for missing names and ValueError for other shapes. Nothing is loaded then.
+        """
         own = self.state_dict()
         if missing := [name for name in own if name not in state]:
             shown = ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else "")
@@ -100,7 +103,7 @@ class Weights:
 
 
 def _state_of(layers: Iterator[tuple[str, nn.Module]]) -> dict[str, Tensor]:
-    """Return the parameters and persistent buffers of these layers. A module's extra state is left out."""
+    """Return the parameters and persistent buffers of these layers, and the extra state of a module if it is a tensor."""
     state: dict[str, Tensor] = {}
     for name, layer in layers:
         layer.state_dict(destination=state, prefix=full_name(name, ""))

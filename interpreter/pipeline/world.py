@@ -44,7 +44,7 @@ def wrong_machine(program: Program, name: str, ranks: str, machine: Machine, not
 def fixed_recomputation(name: str, option: str) -> ChimeraError:
     """Return the error E808: the stages that recompute are fixed in a compiled program.
 
-    name: of the program. option: the one that was given, which names other stages.
+    name: of the program. option: the option or the argument that names these stages, such as --recompute.
     """
     message = f"{name} is a compiled program: which of its stages recompute is fixed"
     return refuse("E808", message, help=f"leave out {option}, or give the schedule instead of its program")

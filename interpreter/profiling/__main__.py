@@ -6,12 +6,13 @@ It starts as many ranks as --ranks says, which all compute at the same time, as 
 from __future__ import annotations
 
 if __name__ == "__main__":
-    # Before all other imports: from here on this process ends when its parent ends, and at Ctrl-C without a traceback.
+    # Before all other imports: from here on Ctrl-C ends this process without a traceback, and a rank ends when its parent ends.
     from chimerac.interpreter.launch.startup import begin_process
 
     begin_process()
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -90,7 +91,7 @@ def _launch(parser: Parser, ranks: int, device: str, output: str, given: Sequenc
 def _samples(parser: Parser, text: str) -> list[int]:
     """Return the sizes of micro-batches. text: the value of --micro-batch."""
     words = text.split(",")
-    if not all(word.isascii() and word.isdigit() and 1 <= int(word) <= 2**31 for word in words):
+    if not all(re.fullmatch(r"[0-9]{1,10}", word) and 1 <= int(word) <= 2**31 for word in words):
         parser.error(f"--micro-batch {text}: expected numbers of samples, for instance 1,2,4")
     return [int(word) for word in words]
 

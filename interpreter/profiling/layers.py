@@ -28,7 +28,7 @@ from chimerac.interpreter.runtime.model import Model, Objective, Stage, Values
 from chimerac.interpreter.runtime.store import Key, Slot
 from chimerac.interpreter.runtime.work import Iteration, Work
 
-ALIKE = 3  # of equal layers that follow each other, how many are measured
+ALIKE = 3  # of equal layers that follow each other, how many are measured at most
 WARM_UP = 3  # iterations that are not counted
 Seconds = dict[tuple[Op, int], float]  # by operation and number of the stage
 Call = tuple[Op, int, Callable[[], None]]  # operation, number of the stage, and the function that is measured
@@ -122,7 +122,7 @@ class LayerBench:
         self._rounds.append((self._layers.seconds(self._clock), self._empty.seconds(self._clock)))
 
     def result(self) -> MeasuredLayers:
-        """Return the medians of all iterations after the warm-up."""
+        """Return the times of all layers, from the medians of all iterations after the warm-up."""
         rounds = self._rounds[WARM_UP:]
         # The middle one of the three empty stages: it reads and makes a value in both directions, as most stages do.
         overhead = _medians([empty for _, empty in rounds], number=1)
@@ -149,13 +149,13 @@ def equal_neighbours(layers: Sequence[Layer]) -> list[list[int]]:
 
 
 def chosen_layers(layers: Sequence[Layer]) -> list[int]:
-    """Return the numbers of the layers that are measured: of equal ones that follow each other, the first `ALIKE`."""
+    """Return the numbers of the layers that are measured: of equal ones that follow each other, at most the first `ALIKE`."""
     return [k for alike in equal_neighbours(layers) for k in alike[:ALIKE]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Medians:
-    """The median seconds of each operation of a stage."""
+    """Seconds of each operation of a stage: medians, and what is computed from them."""
 
     seconds: Mapping[Op, float]
 
@@ -182,7 +182,7 @@ def _micro_batch(inputs: Values, targets: Values, fields: Mapping[str, Tensor], 
 class _Passes:
     """One micro-batch through a chain of stages: with full backwards, with split ones, and with recomputation.
 
-    boundaries: the tensors that each stage passes to the next one.
+    boundaries: the tensors that each stage passes to the next one; for the last stage, those that the loss takes.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class _Passes:
 
 
 def _works(stages: Sequence[Stage], boundaries: Sequence[Sequence[BoundaryTensor]], iteration: Iteration) -> list[Work]:
-    """Return the work of each stage on micro-batch 0. Each stage reads what the one before it makes."""
+    """Return the work of each stage on micro-batch 0. Each stage but the first reads what the one before it makes."""
     last = len(stages) - 1
     # acts[n], grads[n]: the input of stage n, and its gradient. A key has the number of the stage that reads the value: n for
     # acts[n], and n - 1 for grads[n].

@@ -20,7 +20,7 @@ from chimerac.interpreter.pipeline.programs import program_for
 from chimerac.interpreter.transport.processes import Processes
 
 Floats = npt.NDArray[np.float64]
-SIZES = (4, 16 * 2**10, 128 * 2**10, 2**20, 4 * 2**20)  # bytes of a message, which consists of float32 numbers
+SIZES = (4, 16 * 2**10, 128 * 2**10, 2**20, 4 * 2**20)  # bytes of a message or an all-reduce, of float32 numbers
 FLOAT32_BYTES = 4
 WARM_UP = 3  # measurements of each size that are not counted
 MIN_SLOPE = 1e-18  # seconds per byte: the least that a profile may say
@@ -108,8 +108,8 @@ def _medians(
 def fitted(seconds: Mapping[int, float]) -> tuple[float, float]:
     """Return the latency in seconds and the bytes per second of the line closest to these times, by their sizes in bytes.
 
-    Each time counts with its relative error. A latency below 0 is 0, and the line then passes through the origin. If larger
-    messages did not take longer, the latency is the least time, and the bandwidth is the most that a profile may say.
+    Each time counts with its relative error. A latency below 0 becomes 0, and the line then passes through the origin. If
+    larger messages did not take longer, the latency is the least time, and the bandwidth is the most that a profile may say.
     """
     sizes, times = np.array(list(seconds), float), np.array(list(seconds.values()), float)
     slope, latency = _line(sizes, times)

@@ -31,9 +31,9 @@ TIMEOUT_S = 300.0  # how long a rank waits for another one
 class Choice:
     """What is measured.
 
-    samples: the sizes of micro-batches; seq_len: tokens of a sample, if it has tokens; repeats: iterations of each measurement;
-    device: `cpu` or `cuda`; optimizer: the one whose state is counted. layers, head, loss: of a model of the user's own, as for
-    run.py; None if not given.
+    model: a model as in run.py; samples: the sizes of micro-batches; seq_len: tokens of a sample, if it has tokens; repeats:
+    iterations of each measurement, after a warm-up; device: `cpu` or `cuda`; optimizer: the one whose state is counted. layers,
+    head, loss: of a model of the user's own, as for run.py; None if not given.
     """
 
     model: str

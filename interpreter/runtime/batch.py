@@ -66,7 +66,8 @@ class Batch:
 
     number: of the batch, from 0; replica: the number of this replica; width: the number of replicas; micro_batches: how many
     the batch has; size: samples of a micro-batch. accumulated: how many batches of a replica one iteration has. Iteration i has
-    the batches i * accumulated to (i + 1) * accumulated - 1, and its loss is a mean over all of them.
+    the batches i * accumulated to (i + 1) * accumulated - 1. Each of its losses is the mean over the valid targets of these
+    batches of all replicas.
     """
 
     source: Samples

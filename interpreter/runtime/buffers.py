@@ -2,8 +2,8 @@
 
 Each copy of a stage sees its own micro-batches, so the copies' statistics differ. This does not affect training: there, batch
 normalization uses the statistics of its micro-batch. Before an evaluation or a checkpoint reads the running statistics, each
-copy gets the mean of all copies. Running statistics are linear in the statistics of the micro-batches, so it does not matter
-how often the mean is taken.
+copy gets the mean of all copies. Running statistics are linear in the statistics of the micro-batches. So it does not matter
+how often the mean is taken, if all copies compute equally many micro-batches.
 """
 
 from __future__ import annotations
@@ -71,5 +71,5 @@ def unchanged_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def _buffers(stage: Stage) -> dict[str, Tensor]:
-    """Return the buffers of which a mean can be taken, by name."""
+    """Return the floating-point buffers of a stage that have elements, by name."""
     return {path: b for path, b in stage.named_buffers() if b.is_floating_point() and b.numel()}

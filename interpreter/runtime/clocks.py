@@ -35,8 +35,8 @@ def offset_of(first: Sequence[Reading], other: Sequence[Reading]) -> int:
     """Return what to add to the clock of `other` to get that of `first`, from their readings of the same rounds.
 
     If 0 lies within the bounds, the result is 0, because two processes of one host have the same clock. The error is then at
-    most the distance between the bounds. Otherwise the result is the middle of the bounds, and the error at most half that
-    distance.
+    most the distance between the bounds. Otherwise the result is the middle of the bounds, rounded down, and the error is at
+    most half that distance plus half a nanosecond.
     """
     lowest = max(before - after for (before, _), (_, after) in zip(first, other, strict=True))
     highest = min(after - before for (_, after), (before, _) in zip(first, other, strict=True))

@@ -1,11 +1,11 @@
 """Measuring a model description: forwards and backwards with fake tensors, which have shapes and dtypes but no memory.
 
-Fake tensors have a device, unlike plain meta tensors. So attention uses the fused kernel, as in a run. With meta tensors it
-would use the unfused path and keep (L, L) matrices, which a run does not keep.
+Fake tensors have the device of a run, and plain meta tensors have the device `meta`. So with fake tensors attention uses the
+fused kernel, as in a run. With meta tensors it would use the unfused path and keep (L, L) matrices, which a run does not keep.
 
-The layers run one after the other, as in one stage. This shows which storages several layers keep. Such a storage is listed
-separately, with the layer that makes it, because a stage that begins after that layer receives it as its input. Then each
-layer also runs alone, which shows the most that it holds at one moment.
+The layers run one after the other, as in one stage. This shows which storages several layers keep, and which a layer keeps
+that an earlier one made. Such a storage is listed separately, with the layer that made it if one did: a stage that begins after
+that layer receives the storage in its input. Then each layer also runs alone, which shows the most that it holds at one moment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from chimerac.interpreter.runtime.model import Model, Stage, Values, combined
 from chimerac.interpreter.runtime.peaks import HeldBytes, LayerRun
 from chimerac.interpreter.runtime.split import Splitting
 
-# torch counts every kernel of fused attention but the one for the CPU.
+# torch counts the operations of the kernels of fused attention for CUDA, but not those of the one for the CPU.
 _CPU_ATTENTION: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 # By the operation of a norm, the index of the weight among its arguments.
@@ -52,8 +52,8 @@ def describe(model: Model, samples: int, device: torch.device | None = None, cos
 def first_boundary(model: Model, samples: int) -> tuple[Tensor, ...]:
     """Return the tensors that the first layer passes on for a micro-batch of `samples` samples. Their `kept` is always False.
 
-    The forward of this layer runs on real tensors. `describe` would run the whole model with fake tensors: torch takes 1.5 s to
-    import the modules for them.
+    The forward of this layer runs on real tensors. `describe` would run the whole model with fake tensors. When these are first
+    used, torch imports further modules, which takes 1.5 s.
     """
     example = model.example(samples)
     with drawing(Draws(0, 0, range(samples))), model.autocasting(torch.device("cpu")):
@@ -67,8 +67,8 @@ def described(
 ) -> tuple[ModelDescription, list[HeldBytes]]:
     """Return the description of a model for micro-batches of `samples` samples, and what each layer holds while it runs.
 
-    device: where the layers are; by default the CPU. It matters with autocast, because torch autocasts other functions on GPUs
-    than on CPUs.
+    device: where the layers are; by default the CPU. It matters, for instance with autocast: torch autocasts other functions on
+    GPUs than on CPUs.
 
     Of each layer the description has
     - kept_bytes: the storages that autograd saves in its forward, each once, without weights. The model's inputs count as
@@ -85,7 +85,7 @@ def described(
     the model's example.
     """
     device = device or torch.device("cpu")
-    mode = FakeTensorMode(allow_non_fake_inputs=True)  # layers that the user has built have real tensors
+    mode = FakeTensorMode(allow_non_fake_inputs=True)  # the example, the loss and layers may have real tensors
     norms = _MixedNorms()  # type: ignore[no-untyped-call]
     # Any draws will do: a dropout keeps a mask of the same size for all.
     with mode, norms, drawing(Draws(seed=0, iteration=0, samples=range(samples))):
@@ -124,7 +124,7 @@ def described(
 
 
 def _without_memory(mode: FakeTensorMode, stages: list[Stage]) -> list[Stage]:
-    """Return the stages if all their tensors are fake, otherwise copies with fake ones. Shared parameters stay shared."""
+    """Return the stages if all their parameters and buffers are fake, else copies with fake ones. Shared ones stay shared."""
     if all(isinstance(t, FakeTensor) for stage in stages for t in (*stage.parameters(), *stage.buffers())):
         return stages
     with FakeCopyMode(mode):
@@ -251,7 +251,10 @@ def _faked(tensors: Iterable[torch.Tensor], device: torch.device) -> Values:
 
 @contextmanager
 def _reading_no_values(function: str) -> Iterator[None]:
-    """Replace torch's errors for operations that need the values of a fake tensor by a ValueError that names the function."""
+    """Replace torch's errors for operations that need the values of a fake tensor by a ValueError.
+
+    function: what runs in the context, for the message, such as "the loss".
+    """
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -274,10 +277,10 @@ def _recorder(saved: list[torch.Tensor]) -> Any:
 def _by_layer(
     kept: Sequence[Sequence[torch.Tensor]], run: _Run
 ) -> tuple[list[int], dict[tuple[int | None, tuple[int, ...]], int]]:
-    """Return the bytes of storages: by layer, of those that it alone keeps and no other made; by (maker, keepers), of the rest.
+    """Return the bytes of storages: by layer, those that it alone keeps and no other layer made; by (maker, keepers), the rest.
 
     kept: for each layer, the tensors that it keeps. The maker is None for a storage that is neither in a layer's output nor in
-    the model's inputs.
+    the model's inputs. Weights do not count.
     """
     sizes: dict[int, int] = {}
     keepers: dict[int, list[int]] = {}

@@ -19,7 +19,10 @@ from chimerac.interpreter.runtime.model import seed_from
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What the random numbers of one forward depend on. samples: the number of each sample of the micro-batch."""
+    """What the random numbers of one forward depend on, besides the layer and the site in it.
+
+    samples: the number of each sample of the micro-batch.
+    """
 
     seed: int
     iteration: int

@@ -1,7 +1,8 @@
 """The executor: one rank's stream, instruction by instruction, on a store keyed by value.
 
-It implements the meaning of each instruction (docs/semantics.md), and depends on no scheme or placement. FWD reads
-act[s, m] and writes act[s + 1, m]. SEND removes a value from the store, RECV adds one.
+It implements the meaning of each instruction (docs/semantics.md), and depends on no scheme or placement. A SEND takes its
+values out of the store, a RECV adds its values. FWD reads act[s, m] and writes act[s + 1, m], but the first stage reads
+samples, and the last one computes the loss. In this example stage 1 is the last:
 
     stream                              store afterwards
     RECV act down s1 m0 <- 0            act down s1 m0, being received
@@ -9,8 +10,10 @@ act[s, m] and writes act[s + 1, m]. SEND removes a value from the store, RECV ad
     BWD down s1 m0                      grad down s0 m0
     SEND grad down s0 m0 -> 0
 
-Each instruction is bound once to one call, which depends on its class and fields alone (runtime/work.py has the calls of
-tasks). A run of the stream makes the calls in order and reads the clock after each.
+Each instruction is bound once to one call. It depends on the class and the fields of the instruction, and on whether the
+program is an evaluation (runtime/work.py has the calls of tasks). On a GPU the calls of some tasks are then changed, so that
+overlapped pairs run at the same time (runtime/overlap.py). A run of the stream makes the calls in order. It reads the clock
+before the first call and after each.
 """
 
 from __future__ import annotations
@@ -61,10 +64,10 @@ class Executor:
     """Executes the stream of one rank.
 
     objective: the loss and the precision. stages: the stages of this rank, by number. boundary_table: for each stage of the
-    model, the tensors that it passes to the next one. groups: this rank's parameters by group, each once. profile_ranges:
-    whether each instruction is a range, named by its text, for torch.profiler and the profilers that read torch's ranges; the
-    epilogue is one too. second_stream: a function of a device that returns its second stream, on which one task of an
-    overlapped pair runs, or None; by default only CUDA devices have one.
+    model, the tensors that it passes to the next one; for the last stage, those that the loss takes. groups: this rank's
+    parameters by group, each once. profile_ranges: whether each instruction is a range, named by its text, for torch.profiler
+    and the profilers that read torch's ranges; the epilogue is one too. second_stream: a function of a device that returns a
+    second stream for overlapped pairs (runtime/overlap.py), or None; by default only CUDA devices have one.
 
     All ranks create their executors of a program together, because they compare their copies of the parameters. Raises
     ChimeraError E810 on all ranks if copies differ, and ValueError if this rank has different copies of a tied parameter.
@@ -137,7 +140,7 @@ class Executor:
         stamps[0], waits[0] = clock(), transport.waited_ns
         try:
             for number, call in enumerate(self._calls_of(sync, invoke)):
-                position[NUMBER] = number  # the other ranks read it if a wait takes too long
+                position[NUMBER] = number  # for messages of other ranks and of the launcher, if something fails
                 call()
                 stamps[number + 1], waits[number + 1] = clock(), transport.waited_ns
         except Exception as cause:
@@ -163,7 +166,7 @@ class Executor:
         calls = [*calls, self._epilogue]
         if invoke is None:
             return calls
-        if self._second_stream is not None:  # `invoke` may read what a call computes, so the call must be complete
+        if self._second_stream is not None:  # `invoke` may read what a call computes: the main stream waits for it
             calls = [_sequence([call, self._second_stream.join]) for call in calls]
         return [partial(invoke, number, call) for number, call in enumerate(calls)]
 

@@ -1,8 +1,8 @@
 """Finding the first value that is not finite: the batches of an iteration are run again, and their tasks are checked.
 
-Weights, samples and random numbers are those of the first run, so the values are the same. A task is a cause if the values
-that it reads are finite and one that it computes is not. Inputs of the model that are not finite are a cause, too. An
-all-reduce is a cause only if no task of any rank is.
+Weights, samples and random numbers are those of the first run. So the values are the same, if all layers are deterministic. A
+task is a cause if the values that it reads are finite and one that it computes is not. Inputs of the model that are not finite
+are a cause, too. Fields, targets and buffers are not checked. An all-reduce is a cause only if no task of any rank is.
 """
 
 from __future__ import annotations

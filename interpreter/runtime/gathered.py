@@ -17,7 +17,10 @@ from chimerac.interpreter.transport import Transport
 
 
 def aligned_times(times: Times, transport: Transport) -> list[Times]:
-    """Return the times of each rank by the clock of rank 0; called by all ranks together. times: of this rank, by its own."""
+    """Return the times of each rank by the clock of rank 0; called by all ranks together.
+
+    times: of this rank, by its own clock.
+    """
     offsets = clock_offsets(transport)
     gathered = transport.all_gather(times.to_json())
     return [Times.from_json(text).shifted(offset) for text, offset in zip(gathered, offsets, strict=True)]
@@ -44,7 +47,8 @@ def measured_timeline(program: Program, times: Sequence[Times]) -> Timeline:
 def write_timeline(program: Program, times: Times, transport: Transport, path: str | os.PathLike[str]) -> None:
     """Write the timeline of an iteration; called by all ranks together. times: of this rank, by its own clock.
 
-    Rank 0 writes the file: completely, or not at all. Raises ChimeraError E811 on all ranks if it cannot be written.
+    Rank 0 writes the file, as `write` of chimera_ir/files.py does. Raises ChimeraError E811 on all ranks if it cannot be
+    written.
     """
 
     def text(aligned: Sequence[Times]) -> str:

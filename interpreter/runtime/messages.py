@@ -27,7 +27,7 @@ def boundary_table(description: ModelDescription, partition: Partition) -> tuple
 
 
 def table_digest(table: Sequence[Boundary]) -> str:
-    """Return the SHA-256 of a boundary table. Ranks compare it: transports do not detect messages of a wrong size."""
+    """Return the SHA-256 of a boundary table. Ranks compare it: a transport may not detect a message of a wrong size."""
     return hashlib.sha256(repr(table).encode()).hexdigest()
 
 
@@ -39,9 +39,10 @@ def with_gradient(boundary: Boundary) -> Boundary:
 class Layout:
     """The positions of the tensors in a message, computed once for all messages of these shapes.
 
-    A single tensor is its own message, sent and received without a copy. Several tensors are copied into one block of
-    memory. The receiver reads them from it without a copy. If they have the same shape and dtype, and need no padding, the
-    block is a stack of them, [count, *shape]: one call copies them all. Otherwise it is a tensor of bytes.
+    A single tensor is its own message. It is received without a copy, and sent without one if it is contiguous. Several
+    tensors are copied into one block of memory. The receiver reads them from it without a copy. If they have the same shape
+    and dtype, and need no padding, the block is a stack of them, [count, *shape]: one call copies them all. Otherwise it is a
+    tensor of bytes.
 
     boundary: the tensors of the message, in order. device: where all messages are; also those without tensors, because NCCL
     accepts no CPU tensor. starts: the number of each tensor's first byte in a block of bytes. bytes: the size of this block.

@@ -1,8 +1,8 @@
 """Models, which can be cut between any two of their layers, and stages of consecutive layers.
 
-A model names its layers, builds any of its stages, and has a loss. `LayeredModel` is a model that is a list of modules. A
-layer's initial weights depend on (seed, layer) and nothing else. So all copies of a stage start with the same weights without
-communication between ranks.
+A model names its layers, builds any of its stages, and has a loss. `LayeredModel` is a model that is a list of modules. Its
+functions build layers with weights from a generator that is seeded with (seed, layer) and nothing else. So all copies of a
+stage start with the same weights without communication between ranks. A module that exists already keeps its weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 IGNORED = -100  # a target that does not count, neither in the loss nor in the number of valid targets
 
-Values = tuple[Tensor, ...]  # the tensors of one activation, of one gradient, or of the inputs or targets of a micro-batch
+Values = tuple[Tensor, ...]  # tensors: an activation, a gradient, the inputs, targets or losses of a micro-batch
 Fields = Mapping[str, Tensor]  # by name, the tensors of a micro-batch that layers read directly
 
 
@@ -64,11 +64,12 @@ class Objective(Protocol):
 class Model(ABC):
     """A model that can be cut between any two of its layers.
 
-    example: a function of a number of samples; it returns tensors with the shapes and dtypes of real ones. loss: a function of
-    the output of the last layer and the targets; it returns one or several losses, each the *sum* of the losses of all its
-    valid targets. The loss of an iteration is the sum of their means. correct: a function of the same arguments that
-    returns how many targets of the first loss are predicted correctly, for evaluations of classifiers; None: not counted.
-    autocast: the dtype of torch.autocast; None: no autocast.
+    example: a function of a number of samples; it returns tensors with the shapes and dtypes of real ones. A function that was
+    made from a given micro-batch ignores the number. loss: a function of the output of the last layer and the targets; it
+    returns one or several losses of a micro-batch. In a run of run.py each of them is the *sum* over its valid targets, and the
+    loss of an iteration is the sum of their means. `Pipeline.step` divides them as its caller says, so they may be means.
+    correct: a function of the same arguments that returns how many targets of the first loss are predicted correctly, for
+    evaluations of classifiers; None: not counted. autocast: the dtype of torch.autocast; None: no autocast.
     """
 
     name: str
@@ -84,7 +85,7 @@ class Model(ABC):
 
     @abstractmethod
     def build_stage(self, layers: range, seed: int) -> Stage:
-        """Build the stage of these layers with its initial weights, which depend on (seed, layer) and nothing else."""
+        """Build the stage of these layers. Weights that it draws depend on (seed, layer or parameter) and nothing else."""
 
     def autocasting(self, device: torch.device) -> AbstractContextManager[Any]:
         """Return the context in which layers and loss are computed on this device. Backwards run outside it."""
@@ -92,7 +93,7 @@ class Model(ABC):
 
 
 class Stage(nn.Module):
-    """Consecutive layers as one module. It takes the tensors of one boundary value, and returns those of the next one.
+    """Consecutive layers as one module. It takes what the stage before it returns; the first stage takes the inputs.
 
     layers: modules, which together have all parameters and buffers of the stage. names: the names of these modules in the full
     model; by default their positions in the stage. ties: for each module, the parameters that it shares with other modules of
@@ -127,7 +128,7 @@ class Stage(nn.Module):
         return values
 
     def parameters_by_name(self) -> dict[str, nn.Parameter]:
-        """Return the parameters by their names in the full model. One that several layers share has an entry for each name."""
+        """Return the parameters by their names in the full model. A shared one has an entry for each of its layers."""
         named_layers = zip(self.names, self.layers, strict=True)
         return {name: p for layer_name, layer in named_layers for name, p in layer.named_parameters(layer_name)}
 
@@ -151,12 +152,12 @@ def apply_layer(layer: nn.Module, values: Values, fields: Fields = {}) -> Values
 
 @dataclass(frozen=True, kw_only=True)
 class LayeredModel(Model):
-    """A model that is a list of layers. A layer takes the tensors that the layer before it returns.
+    """A model that is a list of layers. A layer takes the tensors that the layer before it returns; the first takes the inputs.
 
-    layers: the name of each layer, and a function that builds it with weights from torch's generator. fields: the names of the
-    tensors that layers read directly from the data; a layer reads those that are parameters of its `forward`. ties: by the
-    number of a layer, the parameters that it shares with other layers, as in `Stage.ties`; for a layer that is not in it, the
-    layer's attribute `tied` has them.
+    layers: the name of each layer, and a function that returns it: a new one with weights from torch's generator, or a module
+    that exists. fields: the names of the tensors that layers read directly from the data; a layer reads those that are
+    parameters of its `forward`. ties: by the number of a layer, the parameters that it shares with other layers, as in
+    `Stage.ties`; for a layer that is not in it, the layer's attribute `tied` has them.
     """
 
     layers: tuple[tuple[str, Callable[[], nn.Module]], ...]
@@ -169,13 +170,13 @@ class LayeredModel(Model):
         return tuple(name for name, _ in self.layers)
 
     def build_layer(self, layer: int, seed: int) -> nn.Module:
-        """Build one layer with its initial weights, without changing the state of torch's generator for the CPU."""
+        """Return one layer with its initial weights, without changing the state of torch's generator for the CPU."""
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed_from(seed, layer))
             return self.layers[layer][1]()
 
     def build_stage(self, layers: range, seed: int) -> Stage:
-        """Build the stage of these layers with its initial weights."""
+        """Build the stage of these layers with their initial weights."""
         modules = [self.build_layer(k, seed) for k in layers]
         ties = [self.ties.get(k) or getattr(module, "tied", {}) for k, module in zip(layers, modules, strict=True)]
         return Stage(modules, [self.layers[k][0] for k in layers], ties, [fields_read(m, self.fields) for m in modules])
@@ -199,7 +200,7 @@ def loss_of_tuples(loss: Callable[..., Tensor | tuple[Tensor, ...]]) -> Callable
         for t in tensors:
             if not isinstance(t, Tensor):
                 wrong = f"a value of type {type(t).__name__}"
-                raise TypeError(f"the loss returns {wrong}: it has to return a tensor with one number, or several")
+                raise TypeError(f"the loss returns {wrong}: it has to return a tensor with one number, or several such tensors")
             if t.numel() != 1:
                 raise ValueError(
                     f"the loss returns a tensor of shape {list(t.shape)}: it has to return the mean or the sum over the samples"

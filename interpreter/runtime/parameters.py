@@ -90,7 +90,7 @@ def parameter_groups(header: Header, stages: Mapping[int, Stage]) -> Groups:
         if held:
             shared[tied.name] = [_merge(owners)] if owners else []
     for stage in stages.values():
-        for owners in _ties(stage).values():  # parameters tied within one stage need no ALLREDUCE
+        for owners in _ties(stage).values():  # those tied only within one stage stay in the group of this stage
             _merge(owners)
     in_shared = {id(p) for parameters in shared.values() for p in parameters}
     groups = {stage_group(s): [p for p in stage.parameters() if id(p) not in in_shared] for s, stage in stages.items()}
@@ -113,7 +113,7 @@ def check_copies(transport: Transport, groups: Groups) -> None:
                 "E810",
                 f"the copies of {name} on {transport.named([first])} and {transport.named([differing])} have different weights",
                 notes=(f"{name} is on ranks {', '.join(str(rank) for rank, _ in holders)}",),
-                help="start every rank with the same files, options and versions; on one host this is a bug of chimerac",
+                help="start every rank with the same files, options and versions; in a loop of your own, with the same weights",
             )
 
 

@@ -40,7 +40,7 @@ class PartitionedModel:
 
     @property
     def boundary_table(self) -> tuple[Boundary, ...]:
-        """Return the tensors that each stage passes to the next."""
+        """Return the tensors that each stage passes to the next one; for the last stage, those that the loss takes."""
         return boundary_table(self.description, self.partition)
 
     def build(self, stage: int, seed: int) -> Stage:
@@ -69,9 +69,9 @@ def partitioned(program: Program, model: Model, description: ModelDescription, t
 
 
 def missing_ties(program: Program, description: ModelDescription) -> tuple[Tied, ...]:
-    """Return the sets of parameters that stages of the model share and the program does not tie. They have new names.
+    """Return the sets of parameters that stages of the model share and the program does not tie.
 
-    Raises ChimeraError E705 and E706 as `partition_for`.
+    The names that they get are not used in the program. Raises ChimeraError E705 and E706 as `partition_for`.
     """
     partition = partition_for(program.partition, description, program.header.stages)
     _, missing = _names_in_program(program.header, description, partition)

@@ -1,7 +1,8 @@
 """What the layers of a model hold while they run: the bytes after each operation of a forward and a backward.
 
-Each layer runs alone, with fake tensors. A storage counts from the operation that makes it until it is freed. What a kernel
-allocates and frees by itself is not seen.
+Each layer runs alone, with fake tensors. A storage counts from the operation that makes it until it is freed. These do not
+count: the layer's input, the fields, the targets, the parameters and their gradients, the buffers, and the gradient of the
+layer's output. What a kernel allocates and frees by itself is not seen.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ _NEEDS_AUTOGRAD = re.compile(r"(does not|doesn't) require grad|requires_grad=Fal
 
 @dataclass(frozen=True, slots=True)
 class HeldBytes:
-    """The bytes that a layer holds after each operation of a run, beyond those at the beginning of the run.
+    """The bytes that a layer holds in a run, less those at the beginning of the run.
 
+    The first number of each list is that at the beginning of the run, 0. The others are those after each operation.
     forward: a forward with a graph; no_graph: a forward without one; backward: a full backward; input, weight: the halves of a
     split backward.
     """
@@ -66,7 +68,7 @@ class _Meter(TorchDispatchMode):
         return result
 
     def since_last_call(self) -> list[int]:
-        """Return the bytes after each operation since the last call, less those that were held at the last call."""
+        """Return the bytes at the last call and after each operation since then, less those at the last call."""
         bytes_beyond_first = [held - self._bytes_after[0] for held in self._bytes_after]
         self._bytes_after = [self._bytes()]
         return bytes_beyond_first
@@ -110,7 +112,7 @@ class LayerRun:
     def _without_graph(self, forward: list[int]) -> list[int]:
         """Return the bytes of a forward without autograd.
 
-        forward: those of a forward with autograd; returned for a layer that computes gradients in its forward.
+        forward: those of a forward with autograd; returned for a layer whose forward needs autograd.
         """
         meter = self._meter(*self.inputs)
         try:
@@ -123,9 +125,9 @@ class LayerRun:
         return meter.since_last_call()
 
     def _run(self, splitting: Splitting | None) -> tuple[list[int], list[int], list[int]]:
-        """Return the bytes of a forward, of its backward, and of the second half of the backward.
+        """Return the bytes of a forward, of its full backward, and a list that is not used.
 
-        splitting: makes two halves of the backward; None for a whole one, which has no second half.
+        splitting: splits the backward: then the second and the third list are of its input half and of its weight half.
         """
         inputs = tuple([t.detach().requires_grad_(t.requires_grad) for t in self.inputs])
         meter = self._meter(*inputs)

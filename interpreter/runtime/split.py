@@ -8,7 +8,7 @@ are like linear without a bias, with the weight transposed:
                  kept from F to I                  I computes        kept from I to W    W computes
     linear       x, weight                         g weight          x, g                g^T x, sum of g
     convolution  x, weight                         input gradient    x, g                weight gradient, sum of g
-    embedding    ids                               nothing           ids, g              rows of g added up
+    embedding    ids, weight                       nothing           ids, g              rows of g added up
     layer norm   x, mean, rstd, weight             input gradient    x, mean, rstd, g    sum of g n, sum of g
     RMS norm     x, rrms, weight                   input gradient    x, rrms, g          sum of g n
 
@@ -65,7 +65,7 @@ class Splitting(TorchFunctionMode):
 
 
 def _needs_graph_of_torch() -> bool:
-    """Return whether torch.compile or torch.func transforms the function, or torch.utils.checkpoint will run it again."""
+    """Return whether torch.compile or torch.func transforms the running code, or torch.utils.checkpoint will run it again."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return True
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)

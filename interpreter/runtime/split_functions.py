@@ -1,8 +1,8 @@
 """The functions with parameters whose weight gradients a split backward defers (split.py).
 
-For each of them there is an autograd function whose backward computes the input gradient alone, and leaves DeferredGradients
-for the weight gradients. Under torch.autocast each half computes in the dtypes that torch itself would use. Autograd casts the
-input gradient to the dtype of the input, and `_add` casts weight gradients to the dtype of their parameter.
+For each of them there is an autograd function. Its backward computes the input gradient, if there is one, and leaves
+DeferredGradients for the weight gradients. Under torch.autocast each half computes in the dtypes that torch itself would use.
+Autograd casts the input gradient to the dtype of the input, and `_add` casts weight gradients to the dtype of their parameter.
 
 DEFERRING has, for each function of torch, the function here that is called instead, such as `_linear`. It returns
 NotImplemented where torch's own function has to run. In the autograd functions, g is the gradient of the output and gx that of
@@ -25,7 +25,8 @@ aten = torch.ops.aten
 class DeferredGradients(NamedTuple):
     """Weight gradients that are still to be computed.
 
-    compute: computes them from the tensors `reads`, which are activations and gradients, and adds them to the parameters.
+    compute: a function of the tensors `reads`. It computes the gradients and adds them to those of the parameters. reads: what
+    it needs, such as an input and the gradient of an output.
     """
 
     compute: Callable[..., None]
@@ -93,7 +94,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _linear_weights(weight: Tensor, bias: Tensor | None, x: Tensor, g: Tensor) -> None:
-    rows = _rows(g)  # [samples x positions, out]
+    rows = _rows(g)  # (n, out), where n is the product of the other dimensions
     if weight.requires_grad:
         _add(weight, rows.t().mm(_rows(x)))
     if bias is not None and bias.requires_grad:
@@ -186,7 +187,7 @@ class _LayerNorm(torch.autograd.Function):
         deferred: list[DeferredGradients],
     ) -> Tensor:
         y, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, eps)
-        # On GPUs autocast computes norms in float32, whatever the dtype of the input is. So x is saved in the dtype of y.
+        # On GPUs autocast computes the norm of a 16-bit input in float32. So x is saved in the dtype of y.
         ctx.save_for_backward(x.to(y.dtype), mean, rstd)
         ctx.shape, ctx.weight, ctx.bias, ctx.deferred = shape, weight, bias, deferred
         return y
@@ -256,7 +257,7 @@ def _at_least_float32(t: Tensor) -> Tensor:
 
 
 def _rms_norm_weight(weight: Tensor, sample_dims: tuple[int, ...], x: Tensor, rrms: Tensor, g: Tensor) -> None:
-    gradients = _at_least_float32(g) * _at_least_float32(x) * rrms  # of each sample
+    gradients = _at_least_float32(g) * _at_least_float32(x) * rrms  # before they are summed over sample_dims
     _add(weight, gradients.sum(sample_dims) if sample_dims else gradients)
 
 

@@ -91,8 +91,8 @@ class Slot:
 class Message:
     """A RECV and its receive buffer, which exists from the RECV until the last value of the message is released or popped.
 
-    slots: of the values of the message. is_single_tensor: whether the message is one tensor, which is then the buffer itself,
-    and which `Slot.pop` returns without a copy. pending: the receive, until it has been waited for.
+    slots: of the values of the message. is_single_tensor: whether the message is one tensor. The buffer is then that tensor,
+    and `Slot.pop` returns it without a copy, unless a FREE empties the slot. pending: the receive, until it was waited for.
     """
 
     __slots__ = (

@@ -1,6 +1,7 @@
 """The times of a rank's instructions, measured in every iteration, and the bubbles of all ranks that follow from them.
 
-The clock is read before the first instruction, and once after each.
+The clock is read before the first instruction and after each instruction. In the epilogue it is read twice more: when all sends
+are complete, and when all all-reduces are complete too.
 """
 
 from __future__ import annotations

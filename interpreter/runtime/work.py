@@ -34,9 +34,10 @@ class Iteration:
     """What all work of a rank shares while its stream runs on one batch of an iteration.
 
     losses: the losses that this rank has computed so far, by micro-batch, on the device. correct: how many targets it has
-    predicted correctly so far, on the device; counted only where `evaluates`. recompute_ns: how long forwards have run again so
-    far, in nanoseconds. loss_gradient: a tensor with the number 1, with which the backward of a loss begins. keep: called with
-    the tensors of each value that a task reads, if tasks run on two CUDA streams (`SecondStream.keep`); otherwise None.
+    predicted correctly so far, on the device; counted only if `evaluates`, and if the objective counts them. recompute_ns: how
+    long forwards have run again so far, in nanoseconds. loss_gradient: a tensor with the number 1, with which the backward of a
+    loss begins. keep: called with the tensors of each value that a task reads, if tasks run on two CUDA streams
+    (`SecondStream.keep`); otherwise None.
     """
 
     def __init__(self, objective: Objective, device: torch.device, evaluates: bool = False) -> None:
@@ -91,8 +92,9 @@ class Work:
 
     input: the slot of the input; None on the first stage, whose input is samples. needs_gradient: which tensors of the input
     have a gradient. output: the slot of the output; None on the last stage, whose output is the loss. kept: which tensors of
-    the output the graph also keeps. output_gradient, input_gradient: the slots that the backward reads and fills; None where
-    output or input is None. split: what BWD_INPUT leaves for BWD_WEIGHT; None for a full backward.
+    the output the graph also keeps; not used on the last stage. output_gradient: the slot that the backward reads; None on the
+    last stage. input_gradient: the slot that it fills; None on the first stage. split: what BWD_INPUT leaves for BWD_WEIGHT;
+    None for a full backward.
     """
 
     __slots__ = (
@@ -150,14 +152,14 @@ class Work:
         self.ran = True
 
     def forward_to_recompute(self) -> None:
-        """Run the stage without a graph: it is run again before its backward, with the same random numbers."""
+        """Run the stage without a graph. It is run again before its backward or in it, with the same random numbers."""
         before = Generators.of(self.iteration.device)
         self._without_graph()
         self.generators = before if before.have_advanced() else None
         self.ran = True
 
     def recompute(self) -> None:
-        """Run a forward that kept nothing again, and keep its graph. Its output or its loss is there already.
+        """Run a forward that kept nothing again, and keep its graph. Its output or its loss is not stored again.
 
         Raises KeyError if no such forward has run, or if it has been run again before.
         """
@@ -287,7 +289,7 @@ class Work:
         grads = self._take_output_gradient()
         if self.edges is None:
             self._build_again()
-        if self.edges:  # empty for a first stage without parameters
+        if self.edges:  # empty if no output has a gradient, as on a first stage without parameters
             _backward(self.edges, (self.iteration.loss_gradient,) if grads is None else grads)
         if self.input_gradient is None:
             return

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.interpreter.pipeline.checkpoint_files import mismatch
 from chimerac.interpreter.training.trainer import Trainer
 
@@ -39,14 +40,14 @@ def check_fit(path: Path, info: Mapping[str, Any], trainer: Trainer, data: str) 
         raise mismatch(path, f"its data is {saved[DATA]}, and this run has {own[DATA]}", help=help)
     if saved[SAMPLES] != own[SAMPLES]:
         header, settings = trainer.program.header, trainer.settings
-        iteration = f"{header.micro_batches} micro-batches of {trainer.size}"
+        iteration = f"{count_text(header.micro_batches, 'micro-batch')} of {trainer.size}"
         if header.width > 1:
             iteration += f" in each of {header.width} replicas"
         if settings.accumulate > 1:
             iteration += f", in each of {settings.accumulate} accumulated batches"
         options = {"--micro-batch": settings.micro_batch, "--width": header.width}
-        if "N" in header.parameters:
-            options = {"-p N=": header.parameters["N"]} | options
+        if (n := header.parameters.get("N")) and header.micro_batches == n:
+            options = {"-p N=": n} | options
         if settings.accumulate > 1:
             options["--accumulate"] = settings.accumulate
         suggestions = [_changed_options(values, options) for values in fitting_values(options, own[SAMPLES], saved[SAMPLES])]

@@ -74,12 +74,12 @@ class Checkpoints:
 
         source: the path of a checkpoint; `auto` for the last one of the folder, or for a new run if the folder has none; `no`
         for a new run. restarts: how often torchrun has restarted this job. A restarted job resumes from the last checkpoint of
-        the folder, whatever `source` is, unless the folder has none. If the last checkpoint of the folder cannot be read, the
-        one before it is loaded.
+        the folder, whatever `source` is, unless the folder has none. If the last checkpoint of the folder is to be loaded and
+        cannot be read, the one before it is loaded, and so on.
 
-        Raises ChimeraError on all ranks: E830 if the folder cannot be written, E831 and E834 for a checkpoint of another run,
-        E832 if the folder, or every checkpoint that could be loaded, cannot be read, E833 if the folder has checkpoints that
-        the run would mix with its own.
+        Raises ChimeraError on all ranks: E830 if the folder cannot be written, E831 and E834 for a checkpoint that does not fit
+        the run, E832 if the folder or all checkpoints from which the run may resume cannot be read, E833 if the folder has
+        checkpoints that the run would mix with its own.
         """
         self._prepare_folder()
         in_folder = self._list_folder()
@@ -100,9 +100,9 @@ class Checkpoints:
     def save_if_due(self, done: int, last: bool = False) -> list[str]:
         """Save if a checkpoint is due after `done` iterations, and return messages for the user.
 
-        An earlier asynchronous save is completed first, if it has been written or if this call is to save. last: whether the
-        run ends now. If a save fails, a message says so, and training continues. But if the save at the end of the run fails,
-        ChimeraError E830 is raised.
+        last: whether the run ends now. An earlier asynchronous save is completed first if it has been written, if a checkpoint
+        is due, or if the run ends. If a save fails, a message says so, and training continues. But if the save at the end of
+        the run fails, ChimeraError E830 is raised.
         """
         every = self.settings.every
         is_due = self.settings.folder is not None and (last or (every is not None and done % every == 0))
@@ -114,7 +114,7 @@ class Checkpoints:
         return messages
 
     def _save(self, done: int, last: bool) -> list[str]:
-        """Write a checkpoint, or start to write it if checkpoints are asynchronous."""
+        """Write a checkpoint, or only start to write it: if checkpoints are asynchronous and the run does not end (`last`)."""
         self._start(done)
         return [] if self.settings.asynchronous and not last else self._finish()
 

@@ -56,9 +56,9 @@ class FirstSamples(Samples):
 class Evaluation:
     """The result of an evaluation.
 
-    loss: of the held-out samples, a mean over the valid targets, in nats; of a model with several losses, the sum of their
-    means. targets: how many valid targets the first loss has. accuracy: the share of these targets that were predicted
-    correctly; None if the model does not count correct predictions.
+    loss: of the held-out samples, a mean over the valid targets, in nats for a cross-entropy; of a model with several losses,
+    the sum of their means. targets: how many valid targets the first loss has. accuracy: the share of these targets that were
+    predicted correctly; None if the model does not count correct predictions.
     """
 
     loss: float

@@ -25,7 +25,7 @@ def check_export(path: Path) -> None:
             raise export_error(path, "it is a folder", "give the name of a file")
         if not folder.is_dir():
             raise export_error(path, f"there is no folder {short_path(folder)}", "create the folder, or give another path")
-    except OSError as error:  # the path is too long, or not permitted
+    except OSError as error:  # the path is too long, or this process may not look into one of its folders
         raise export_error(path, reason(error), "give another path") from None
     if not os.access(folder, os.W_OK):
         raise export_error(path, "its folder may not be written to", "give another path")

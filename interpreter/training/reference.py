@@ -1,6 +1,7 @@
-"""The reference: the losses and gradients that one process computes with the whole model. The pipeline must have the same.
+"""The reference: the losses and gradients that one process computes with the whole model.
 
-Every rank can compute the reference, because it can build all layers from their seeds and read all samples by their numbers.
+The pipeline must have the same, apart from rounding. Every rank can compute the reference, because it can build all layers with
+their initial weights, and read all samples by their numbers.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def _difference(stage: Stage, expected: Mapping[str, nn.Parameter]) -> float:
         g = _gradient(p)
         difference = float((g - r).double().norm()) / max(norm, least)
         if math.isnan(difference):
-            # If only one of g and r is finite, they differ. If neither is, the difference is 0, and the update reports E812.
+            # If only one of g and r is finite, they differ. If neither is, the difference is 0: the update reports E812, or is
+            # skipped.
             difference = math.inf if math.isfinite(norm) or math.isfinite(float(g.double().norm())) else 0.0
         largest = max(largest, difference)
     return largest

@@ -1,9 +1,9 @@
 """Timed stages, which sleep instead of computing, and the measured times of their iterations beside the predicted ones.
 
-These times show how well the simulator predicts a real run. Each task sleeps for its cost in the program's header, times a
-unit of time. Messages are sent as in any run. Each is as large as the first tensor that the first layer of the run's model
-passes on. The backward sleeps inside autograd, so the executor runs these stages like any others. Of a split backward,
-BWD_INPUT sleeps for the cost of the input half and BWD_WEIGHT for that of the weight half.
+These times show how well the simulator predicts a real run. Each task sleeps for its cost in the program, times a unit of
+time. Messages are sent as in any run. For each micro-batch they are as large as the first tensor that the first layer of the
+run's model passes on. The backward sleeps inside autograd, so the executor runs these stages like any others. Of a split
+backward, BWD_INPUT sleeps for the cost of the input half and BWD_WEIGHT for that of the weight half.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ from chimerac.interpreter.transport import Transport
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One iteration's loss (mean over all valid targets, nats), gradient norm before clipping, and learning rate.
+    """One iteration's loss, gradient norm before clipping, and learning rate.
 
-    figures: the measurements of each rank, by rank. is_skipped: whether the update was skipped, because the loss or the norm is
-    not finite.
+    loss: the mean over all valid targets; of a model with several losses, the sum of their means. figures: the measurements of
+    each rank, by rank. is_skipped: whether the update was skipped, because the loss or the norm is not finite.
     """
 
     loss: float
@@ -93,7 +93,7 @@ class Trainer:
     def gradients(self, iteration: int) -> float:
         """Run the pipeline on every batch of an iteration, and return this rank's share of the loss.
 
-        Afterwards each gradient is summed over all copies of its stage, in all replicas.
+        Afterwards the gradient of each parameter is summed over all ranks that hold the parameter, in all replicas.
         """
         *unsynced, last = self.batches(iteration, self.pipeline.replica)
         return sum([self.pipeline.run(batch, sync=False) for batch in unsynced]) + self.pipeline.run(last)

@@ -1,7 +1,7 @@
 """Transports carry messages between ranks: one protocol, one file per transport.
 
     gloo.py       ranks are processes; messages are on the CPU, or on GPUs and are copied through pinned host memory
-    nccl.py       ranks are processes with a GPU each
+    nccl.py       ranks are processes with a GPU each; a wait blocks the work that is queued on the GPU, not the process
     loopback.py   all ranks in one process, one running at a time, on any machine of docs/semantics.md
 
 A transport deals with ranks and buffers, not with stages or micro-batches. Channels are directed, and first in, first
@@ -26,7 +26,7 @@ class Pending(Protocol):
     """A transfer or a collective that has been posted."""
 
     def wait(self) -> object:
-        """Return when it is complete."""
+        """Return when it is complete; over NCCL at once, and the GPU waits instead."""
 
 
 class Transport(Protocol):
@@ -60,8 +60,8 @@ class Transport(Protocol):
     def send(self, peer: int, buffer: Tensor) -> None:
         """Post a send. If the window is full, first wait for the oldest send of the channel.
 
-        With window 0, post the send at once, then wait for it. `buffer` is kept until this send has been waited for: by a later
-        send, by the flush, or with window 0 by this call (docs/semantics.md, "Buffers").
+        With window 0, post the send at once, then wait for it. `buffer`, or its copy in host memory, is kept until this send
+        has been waited for: by a later send, by the flush, or with window 0 by this call (docs/semantics.md, "Buffers").
         """
 
     def recv(self, peer: int, buffer: Tensor) -> Pending:
@@ -71,9 +71,9 @@ class Transport(Protocol):
         """Launch an all-reduce (sum) of `buffer`, in place, over these ranks."""
 
     def broadcast(self, ranks: tuple[int, ...], source: int, buffer: Tensor) -> Pending:
-        """Copy the buffer of rank `source` to all of these ranks, bit for bit; called by them together, outside the streams.
+        """Launch a broadcast of the buffer of rank `source` to all of these ranks, bit for bit.
 
-        ranks: those of a collective of a connected program.
+        Called by these ranks together, outside the streams. ranks: those of a collective of a connected program.
         """
 
     def flush(self) -> None:

@@ -14,9 +14,9 @@ INTERFACE = "GLOO_SOCKET_IFNAME"  # in the environment: the network interface th
 def check_own_address() -> None:
     """Raise ChimeraError E819 if gloo would accept connections at a loopback address; called if a job has several hosts.
 
-    gloo accepts them on the interface that INTERFACE names, which is not checked. If it names none, gloo takes the first
-    address of the host name, or the loopback address if the name has none. With a loopback address the ranks of the other
-    hosts would wait until their timeout.
+    gloo accepts them on the interface that the variable INTERFACE names, which is not checked. Without it gloo takes the first
+    address of the host name that belongs to this host, or the loopback address if there is none. Only the first address of the
+    name is checked here. With a loopback address the ranks of the other hosts would wait until their timeout.
     """
     if os.environ.get(INTERFACE):
         return
@@ -33,5 +33,5 @@ def check_own_address() -> None:
         "E819",
         f"the other hosts cannot connect to host {name}: {reason}",
         notes=(f"network interfaces of {name}: {interfaces}",),
-        help=f"set {INTERFACE} to the interface between the hosts, or correct the name in /etc/hosts",
+        help=f"set {INTERFACE} to the interface between the hosts, or give {name} the address of that interface in /etc/hosts",
     )

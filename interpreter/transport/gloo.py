@@ -1,7 +1,7 @@
 """Ranks that are processes, over gloo: on CPUs, or on GPUs that several ranks may share.
 
-gloo sends and receives host memory. The sender copies a message from its GPU to pinned host memory. The receiver copies it
-to its GPU when it waits for the message.
+gloo sends and receives host memory. If messages are on GPUs, the sender copies each to pinned host memory, and the receiver
+copies it to its own GPU when it waits for it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def join_group(group: ProcessGroup, timeout_s: float) -> Rendezvous:
     because the processes are the user's.
 
     Raises ValueError if this rank is not in the group, or for a timeout that is too short or too long. Raises PeerLostError if
-    the ranks cannot connect.
+    a wait for the other ranks fails. If torchrun has started all ranks on one host, this function does not wait for them.
     """
     if not isinstance(group, ProcessGroup):
         raise ValueError("this rank is not in the process group: only its members create the pipeline")

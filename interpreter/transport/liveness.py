@@ -3,6 +3,8 @@
 A rank that fails sets the abort flag in the store. In every rank a thread polls this flag. When it is set, the thread writes
 to the store what its rank is doing. A rank that is suspended or gone writes nothing. The first rank to claim the report prints
 the message of the job. All others exit without a message, also those that compute or wait inside torch.
+
+A pipeline in a user's process group uses only the flag and the texts of the ranks. No process is ended there.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from chimerac.interpreter.transport.progress import Progress, Status
 
 POLL_INTERVAL_S = 0.5  # interval at which a rank polls the abort flag
-STORE_TIMEOUT_S = 4.0  # how long one call of the store may take
+STORE_TIMEOUT_S = 4.0  # how long the main thread waits for the answer to one call of the store
 LINGER_S = 3.0  # how long a rank waits for SIGTERM before it exits, so that another one exits first
 STORE_LOST_S = 10.0  # a rank that got SIGTERM exits if the store has not answered for this long
-REPORT_TIMEOUT_S = 20.0  # how long a rank waits for a claim of the report; before the claim, statuses are collected
+REPORT_TIMEOUT_S = 20.0  # how long a rank waits for a claim of the report; the claiming rank first collects the statuses
 ABORT_FLAG = "abort"  # key in the store: how often the flag has been set
 REPORT = "report"  # key in the store: how many ranks have claimed the report
 
@@ -50,7 +52,7 @@ class LivenessCheck:
         self._last_answer_s = time.monotonic()  # when the store answered last
         self._stopped = threading.Event()
         self._terminated = threading.Event()  # this process got SIGTERM
-        self._failed = threading.Event()  # the main thread ends this process because of a failure
+        self._failed = threading.Event()  # this rank has failed, so only the main thread may end this process
         self._poller: threading.Thread | None = None
         self._unanswered: threading.Thread | None = None  # the latest call of the store that was not answered in time
 
@@ -110,7 +112,7 @@ class LivenessCheck:
                 return
 
     def fail(self) -> None:
-        """Record that the main thread ends this process because of a failure, and set the abort flag."""
+        """Set the abort flag, because this rank has failed. From now on only the main thread may end this process."""
         self._failed.set()
         self._call_store(lambda: self.store.add(ABORT_FLAG, 1), STORE_TIMEOUT_S)
 

@@ -1,10 +1,12 @@
 """All ranks in one process: the machines of docs/semantics.md, executable.
 
-machines.py decides when a transfer or a collective completes. This module has the waits of the ranks: those of a SEND for its
-window, and those for a transfer or a collective that the rank has posted. One rank runs at a time, and another one continues
-only where the running one waits, or also where it posts (`every_post`). So the seed determines in which order ranks run, and a
-deadlock is detected at once. A receive buffer is overwritten with NaN when its receive is posted and when the buffer is freed.
-So a rank that reads the buffer too early or too late gets NaN, or an error of autograd.
+The machines.py of this folder decides when a transfer or a collective completes. This module has the waits of the ranks: those
+of a SEND for its window, and those for a transfer or a collective that the rank has posted. One rank runs at a time. Another
+one continues only where the running one waits or ends, or also where it posts (`every_post`). So the seed determines in which
+order ranks run, and a deadlock is detected at once.
+
+All bits of a receive buffer are set when its receive is posted and when the buffer is freed. So a rank that reads
+floating-point numbers of the buffer too early or too late gets NaN, or an error of autograd.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ class Loopback:
         self.waited_ns += perf_counter_ns() - begin
 
     def _pause(self) -> None:
-        """Let another rank run now, with probability 1/2, if the network allows that at each post."""
+        """With probability 1/2, let the scheduler choose which rank runs now, if the network allows that at each post."""
         if self._network.every_post:
             self._network.scheduler.pause(self.rank)
 
@@ -130,7 +132,8 @@ class Loopback:
         self._pause()
         channel = self._to[peer] = self._network.channel(self.rank, peer)
         window = self._network.window
-        awaited = channel.sends - (window or 0)  # the number of the transfer to wait for; if negative, there is none
+        # With a window, the number of the transfer to wait for; if negative, there is none.
+        awaited = channel.sends - (window or 0)
         sent = self._sent.setdefault(peer, deque())
         if window:
             self._wait_for_transfer(peer, channel, awaited)
@@ -158,7 +161,10 @@ class Loopback:
         return PendingOperation(self, operation, f"a message from rank {peer}")
 
     def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> PendingOperation:
-        """Launch an all-reduce (sum) of `buffer`, in place, over these ranks. The terms are added in the order of the ranks."""
+        """Launch an all-reduce (sum) of `buffer`, in place, over these ranks.
+
+        The sum has the same bits in whatever order the ranks launch it.
+        """
 
         def total(buffers: Mapping[int, Tensor]) -> Tensor:
             return torch.stack([buffers[r] for r in ranks]).sum(dim=0) if len(ranks) > 1 else buffers[ranks[0]]
@@ -222,6 +228,9 @@ class Loopback:
 
 
 def poison(buffer: Tensor) -> None:
-    """Set every bit, which gives NaN in every floating-point type. Autograd detects that the tensor was overwritten."""
+    """Set every bit, which gives NaN in every floating-point type that a message may have.
+
+    A backward that kept the tensor fails: autograd detects that it was overwritten.
+    """
     if buffer.numel():
         buffer.view(-1).view(torch.uint8).fill_(255)

@@ -8,7 +8,8 @@ make this call too. So all communicators are used once before the first iteratio
 `wait` on a transfer blocks the GPU's current stream and not the process. So under NCCL a SEND whose window is full returns
 at once, and the GPU work that is queued after it waits. The waiting times that the process measures do not include this wait.
 
-This transport has not been run yet (docs/gpu.md). The order of its calls is tested on the machines of the loopback.
+This transport has not been run yet (docs/gpu.md). The order in which it creates and first uses its communicators is tested on
+fake connections (tests/unit/test_interpreter_transport.py).
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ def join(timeout_s: float, local_rank: int) -> None:
     """Connect to the other ranks that torchrun started, and select this rank's GPU.
 
     timeout_s: seconds after which a wait for them is an error; local_rank: the number of this rank on its host. Raises
-    ChimeraError E815 if this host has too few GPUs or torch is built without NCCL, and the errors of `initialize`.
+    ChimeraError E815 if this host has no GPU for this rank or torch is built without NCCL, and the errors of `initialize`.
     """
     if not dist.is_nccl_available():
         raise refuse(
             "E815", "this torch is built without NCCL", help="install a torch with NCCL, or choose another --transport"
         )
     if local_rank >= torch.cuda.device_count():
-        message = f"rank {local_rank} of this host needs a GPU of its own, found {torch.cuda.device_count()}"
+        message = f"rank {local_rank} of this host needs a GPU of its own, and the host has {torch.cuda.device_count()}"
         raise refuse("E815", message, help="start at most as many ranks as there are GPUs, or choose --transport staged")
     torch.cuda.set_device(local_rank)
     join_gloo(timeout_s)

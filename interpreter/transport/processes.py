@@ -1,7 +1,7 @@
 """Ranks that are processes, on the backends of torch.distributed: what gloo and NCCL have in common.
 
 Every channel has a backend of its own (backends.py), and so has every group of ranks that all-reduce together. All of them are
-created, and used once, in one global order before the first iteration. So every connection exists before it is needed, and no
+created, and used once, in one global order before the program runs. So every connection exists before it is needed, and no
 later call waits until another rank sets one up. `all_reduce` and `all_gather` use a gloo backend of all ranks, and host memory.
 """
 
@@ -55,7 +55,10 @@ class PendingOperation:
         self._posted = transport.progress.position[NUMBER]  # the number of the instruction that posted it
 
     def wait(self) -> None:
-        """Return when it is complete. Raises PeerLostError if a peer is gone or the wait times out."""
+        """Return when it is complete; over NCCL at once, and the GPU waits instead.
+
+        Raises PeerLostError if a peer is gone or the wait times out.
+        """
         progress, begin = self._transport.progress, perf_counter_ns()
         progress.begin_wait(self._awaited, self._posted)
         try:
@@ -117,7 +120,8 @@ class Processes:
         pairs = np.unique(np.stack([program.rank_of[sends], program.table.peer[sends]], axis=1), axis=0)
         channels = [(a, b) for a, b in pairs.tolist() if self.rank in (a, b) and (a, b) not in self._channels]
         collectives = sorted({c.ranks for c in program.collectives if self.rank in c.ranks} - set(self._collectives))
-        # Creating a backend waits until all of its ranks create it. So all ranks create theirs in one global order.
+        # Creating a backend of gloo, or using one of NCCL for the first time, waits until all of its ranks do so. So the ranks
+        # create their backends, and then use each once, in the same global order.
         for sender, receiver in channels:
             self._channels.add((sender, receiver))
             backend = self._backend_of(self._backend, "channel", (sender, receiver))
@@ -141,7 +145,7 @@ class Processes:
             return create_backend(name, store, ranks.index(self.rank), len(ranks), self.rendezvous.limit)
 
     def _use_once(self, channels: Sequence[tuple[int, int]], collectives: Sequence[tuple[int, ...]]) -> None:
-        """Transfer one number over each channel and all-reduce one in each group of ranks, which creates the connections."""
+        """Transfer one number over each channel and all-reduce one in each group of ranks. Then all connections exist."""
         for sender, receiver in channels:
             if self.rank == sender:
                 self.send(receiver, torch.zeros(1, device=self.device))
@@ -215,7 +219,7 @@ class Processes:
                 channel.sends.popleft()[0].wait()
 
     def forget(self, buffer: Tensor) -> None:
-        """Do nothing: only the loopback overwrites such a buffer."""
+        """Do nothing: only the loopback overwrites a receive buffer that is not read any more."""
 
     def _host_buffer(self, like: Tensor) -> Tensor:
         """Return host memory of the shape and dtype of `like`; pinned if `like` is on a GPU, because copies are then faster."""
@@ -252,13 +256,13 @@ class Processes:
         own = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
         sizes = torch.zeros(self.world, dtype=torch.int64)
         sizes[self.rank] = len(own)
-        self._wait_for_sum(sizes, "the comparison of all ranks")
+        self._wait_for_sum(sizes, "an all-gather over all ranks")
         everything = torch.zeros(int(sizes.sum()), dtype=torch.uint8)
         texts = torch.split(everything, sizes.tolist())
         texts[self.rank].numpy()[:] = own
         if len(everything):
             # Each rank adds zeros to the texts of the others, so the sum is all texts one after the other.
-            self._wait_for_sum(everything, "the comparison of all ranks")
+            self._wait_for_sum(everything, "an all-gather over all ranks")
         return [bytes(part.numpy()).decode("utf-8", "surrogatepass") for part in texts]
 
     def close(self) -> None:

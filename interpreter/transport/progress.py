@@ -23,7 +23,7 @@ Kind = Literal["receive", "send", "all-reduce", "all", "other"]
 # The columns of the position, each an int64.
 RUN, NUMBER, WAITS_FOR, PROGRAM, PID = range(5)
 BYTES = 5 * 8
-NONE = -1  # no instruction
+NONE = -1  # in a column: no instruction, or a program or a process that is not known
 
 
 class Awaited(NamedTuple):
@@ -56,7 +56,8 @@ class Status:
 
     collectives: how many collectives of all ranks (kind `all`) it has begun. awaited: what it waits for; None while it
     computes. posted: the number of its instruction that posted the awaited transfer or all-reduce; for the kind `all`, the
-    number of the collective, counted as in `collectives`. waited_s: how long it has waited, in seconds.
+    number of the collective, counted as in `collectives`; for the kind `other` it means nothing. waited_s: how long it has
+    waited, in seconds.
     """
 
     position: Position
@@ -83,7 +84,7 @@ class Status:
 class Progress:
     """The progress of this process. path: the file of the position; None if no other process reads it.
 
-    position: the columns of the position, for writing. programs: those that this rank runs, by key. collectives: as in
+    position: the columns of the position, for writing. programs: those that were added, by key. collectives: as in
     `Status`. waiting: what it waits for, `posted` as in `Status`, and since when (time.monotonic); None while it computes.
     """
 
@@ -97,7 +98,7 @@ class Progress:
         self.waiting: tuple[Awaited, int, float] | None = None
 
     def add(self, program: Program) -> int:
-        """Record that this rank may run a program; return its key."""
+        """Add a program, so that positions in it can be written with the texts of instructions. Return its key."""
         key = int(program.digest[:15], 16)  # 60 bits, which fit in a column of the position
         self.programs[key] = program
         return key

@@ -62,12 +62,12 @@ class Rendezvous:
 
     @property
     def rank(self) -> int:
-        """Return the number of this rank."""
+        """Return the number of this rank; 0 before the store is connected."""
         return 0 if self.liveness is None else self.liveness.rank
 
     @property
     def world(self) -> int:
-        """Return the number of ranks."""
+        """Return the number of ranks; 1 before the store is connected."""
         return 1 if self.liveness is None else self.liveness.world
 
     def new_store(self) -> Store:
@@ -77,9 +77,9 @@ class Rendezvous:
         return PrefixStore(f"transport {self._transports}", self._store)
 
     def named(self, ranks: Sequence[int]) -> str:
-        """Return ranks as text for a message: with hosts if there are several, with global ranks if these have other numbers.
+        """Return ranks as text for a message, such as `rank 1 (global rank 3)`.
 
-        An example is `rank 1 (global rank 3)`.
+        The text has their hosts if the job has several hosts, and their global ranks if these have other numbers.
         """
         text = ranks_of_hosts(ranks, self.hosts)
         if self.global_ranks is None or list(self.global_ranks) == list(range(self.world)):
@@ -92,7 +92,7 @@ class Rendezvous:
             self.liveness.stop()
 
     def terminate(self) -> None:
-        """Record that this process got SIGTERM: it then exits as soon as another rank has failed."""
+        """Record that this process got SIGTERM: it exits soon after another rank has failed or the store is lost."""
         if self.liveness is not None:
             self.liveness.terminate()
 
@@ -116,8 +116,9 @@ class Rendezvous:
     def lost(self, awaited: Awaited, error: RuntimeError) -> PeerLostError:
         """Return the error to raise instead of torch's: it says what this rank was waiting for, and why the wait failed.
 
-        The reason names the ranks that are missing, or says what the ranks are doing. It is torch's reason before the ranks
-        have connected, and for a closed connection if every rank answers.
+        The reason names the ranks that are missing, or the store if it does not answer. If every rank answers, it says after a
+        timeout what the ranks are doing; for any other error it is torch's reason. Before the store is connected, it is always
+        torch's reason.
         """
         # The first sentence of torch's message, without the source location at its start and the keys of the store.
         reason = re.sub(r"^\[[^\]]*\] |, keys: .*", "", str(error)).split(". ")[0].split("\n")[0]
@@ -166,7 +167,10 @@ class Rendezvous:
         return _positions_here(ranks) if self.global_ranks is None else {}
 
     def _store_text(self, liveness: LivenessCheck) -> str:
-        """Return, as text, which process has the store. If it is on another host, the text names the ranks of that host."""
+        """Return what a message calls the store, or the rank that hosts it.
+
+        In a job of several hosts, the text names the ranks of the store's host, if that is not this one.
+        """
         if self.global_ranks is not None:
             return "the store of the process group"
         text = "rank 0" if liveness.hosted else "the store of torchrun"
@@ -210,7 +214,8 @@ def initialize(timeout_s: float) -> None:
     limit = limit_of(timeout_s)
     _count += 1
     if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE") if name not in os.environ]:
-        problem = f"torchrun sets the address of the rendezvous in the environment, which lacks {', '.join(missing)}"
+        sets = "torchrun sets the address of the rendezvous, the rank and the number of ranks"
+        problem = f"{sets} in the environment, which lacks {', '.join(missing)}"
         raise PeerLostError(f"{problem}: start the script with torchrun --nproc-per-node RANKS")
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

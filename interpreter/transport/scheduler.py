@@ -72,7 +72,7 @@ class Scheduler:
             raise self.stopped_by("another rank has failed")
 
     def pause(self, thread: int) -> None:
-        """With probability 1/2, let other threads run first."""
+        """With probability 1/2, let `choose` decide which thread continues; it may be this one."""
         if self._random.random() < 0.5:
             self.switch(thread)
 
@@ -81,21 +81,24 @@ class Scheduler:
         return self._random.choice(able)
 
     def switch(self, thread: int, ready: Callable[[], bool] = always) -> None:
-        """Let another thread run. Return when `ready()` is true and this thread is chosen, or when the run has been stopped."""
+        """Let a thread run that can continue; it may be this one, if `ready()` is true.
+
+        Return when `ready()` is true and this thread is chosen, or when the run has been stopped.
+        """
         self._ready[thread] = ready
         self._resume_next()
         self.suspend(thread)
         self._ready[thread] = always
 
     def _resume_next(self) -> None:
-        """Let one thread run that can continue."""
+        """Resume one of the threads that can continue, or `join` if all have ended."""
         if not self._unfinished:
             self.resume(None)
             return
         able = [thread for thread in self._unfinished if self._ready[thread]()]
         if not able:
             self.stopped_by = self.stopped_by or StuckError
-        # After the run has been stopped, each thread continues once more, and its `wait` raises.
+        # After the run has been stopped, the threads continue one after another. In each, `wait` raises, so that it ends.
         self.resume(self.choose(able) if self.stopped_by is None else self._unfinished[0])
 
     # In this class a suspended thread waits for its semaphore. A subclass may override the next four methods.
@@ -111,7 +114,7 @@ class Scheduler:
             threading.Thread(target=begin, args=(thread,), name=f"rank {thread}", daemon=True).start()
 
     def resume(self, thread: int | None) -> None:
-        """Let this thread run; the caller suspends itself or ends after this call. None: all threads have ended."""
+        """Let this thread run; after this call the caller suspends itself, ends or joins. None: all threads have ended."""
         (self._all_ended if thread is None else self._may_run[thread]).release()
 
     def suspend(self, thread: int) -> None:

@@ -1,8 +1,11 @@
 """Why a wait has taken too long though every rank answers: a rank computes, a message never came, or ranks wait in a cycle.
 
-The reason follows from the positions of the ranks in the program. SEND number i and RECV number i of a channel wait for each
-other. ALLREDUCE number i of a rank waits for ALLREDUCE number i of each rank that joins it; the numbers count only the
-ALLREDUCEs over these ranks. A rank is behind if it has not yet executed the instruction that another rank waits for.
+The reason follows from what each rank waits for, and from how far each rank is. For transfers and all-reduces of the streams
+the positions of the ranks in the program decide. SEND number i and RECV number i of a channel wait for each other. ALLREDUCE
+number i of a rank waits for ALLREDUCE number i of each rank that joins it; the numbers count only the ALLREDUCEs over these
+ranks. A rank is behind if it has not yet executed the instruction that another rank waits for. For collectives of all ranks
+outside the streams, the numbers of those that the ranks have begun decide. For anything else a rank is taken to be behind,
+unless it waits for the same.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.transport import ranks_text
@@ -24,7 +28,7 @@ SHOWN = 8  # how many ranks a message lists
 class Stall:
     """The ranks of a job in which a wait has taken too long.
 
-    progress: has the programs of the ranks. statuses: by rank, of those that answered. named: returns ranks for a message.
+    progress: has the programs of the ranks. statuses: by rank, of those that answered. named: returns ranks as text.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class Stall:
     def _search(self, start: int) -> tuple[list[tuple[int, int]], list[int], dict[int, list[int]]]:
         """Follow the waits from a rank, breadth first, and return what was found.
 
-        lost: pairs of a rank that waits for a message, and a rank that is past the SEND of this message. late: the ranks that
+        lost: pairs of a rank that waits for a message, and the rank that is past the SEND of this message. late: the ranks that
         compute. waits_for: for each rank that was reached, those of the ranks it waits for that are behind.
         """
         lost: list[tuple[int, int]] = []
@@ -76,7 +80,7 @@ class Stall:
         return lost, late, waits_for
 
     def _is_behind(self, rank: int, other: int) -> bool:
-        """Return whether `other` has not yet posted its side of the operation that `rank` waits for."""
+        """Return whether `other` is behind `rank`: it has not yet posted its side of the operation that `rank` waits for."""
         status, other_status = self.statuses[rank], self.statuses[other]
         assert status.awaited is not None
         if status.awaited.kind == "other":
@@ -102,7 +106,7 @@ class Stall:
             case _:
                 members = tuple(sorted({rank, *status.awaited.ranks}))
                 own, others = _all_reduces(program, rank, members), _all_reduces(program, other, members)
-        # The instruction with the number k among those of `rank` waits for the one with the number k among those of `other`.
+        # Instruction own[k] waits for instruction others[k].
         k = own.index(status.posted) if status.posted in own else len(others)
         return others[k] if k < len(others) else NONE
 
@@ -115,7 +119,7 @@ class Stall:
     def _lines(self, ranks: Sequence[int]) -> list[str]:
         """Return what these ranks are doing, one line each."""
         lines = [f"  {self._named([r])}, {self._place(r)}: {self._activity(r)}" for r in ranks[:SHOWN]]
-        return lines + ([f"  and {len(ranks) - SHOWN} more ranks"] if len(ranks) > SHOWN else [])
+        return lines + ([f"  and {count_text(len(ranks) - SHOWN, 'more rank')}"] if len(ranks) > SHOWN else [])
 
     def _place(self, rank: int) -> str:
         return self.progress.instruction(rank, self.statuses[rank].position)

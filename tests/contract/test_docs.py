@@ -1,11 +1,10 @@
-"""README and docs are correct: figures, commands, examples, error codes, wording."""
+"""README and docs are correct: figures, commands, examples, error codes, wording. Some words are checked in the code too."""
 
 from __future__ import annotations
 
 import ast
 import re
 import shlex
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +67,7 @@ def test_console_blocks_have_only_commands_whose_output_is_generated() -> None:
 
 
 def test_make_targets_in_the_documents_exist() -> None:
+    """Those of console blocks, and those at the beginning of code in a line of text."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for path in figures.DOCUMENTS:
         named = re.findall(r"(?:^\$ |`)make ([a-z-]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
@@ -82,7 +82,6 @@ def test_the_examples_of_the_help_run(
     commands = re.findall(r"^  (chimerac .*?)(?:   |$)", EXAMPLES, re.MULTILINE)
     assert len(commands) > 5
     Path("mine.sched").write_text("schedule mine ranks 2")  # the file that the example of `fmt` formats
-    shutil.copy(ROOT / "tests/golden/inputs/toy.json", "m.json")  # a model description
     for command in commands:
         assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
 
@@ -121,7 +120,7 @@ def test_python_blocks_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.chdir(tmp_path)
     examples = [file.read_text(encoding="utf-8") for file in (ROOT / "docs/examples").rglob("*.py")]
     for path, body in fences("python"):
-        if body in examples:  # a test of tests/distributed runs this file, in its folder
+        if body in examples:  # a test of tests/distributed runs the file with this text
             continue
         exec(compile(body, name(path), "exec"), {})
 

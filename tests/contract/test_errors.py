@@ -1,4 +1,4 @@
-"""Every error code is raised only in the files listed here, and is explained. Runs use one function for stderr."""
+"""Every error code is raised only in the files listed here, and is explained. Runs write texts to stderr with one function."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ FILES_OF_CODES = {
 
 
 def raised() -> Iterator[tuple[str, str]]:
-    """Yield (code, file) for every string in the source that is a code, except in comparisons."""
+    """Yield (code, file) for every string in the code of PACKAGES that is a code, except on the right of a comparison."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -96,7 +96,11 @@ def raised() -> Iterator[tuple[str, str]]:
 
 
 def test_the_interpreter_and_the_models_write_to_stderr_only_with_write_stderr() -> None:
-    """If stderr is closed, sys.stderr is None, and print(file=None) writes to stdout. If it is full, print raises OSError."""
+    """If stderr is closed, sys.stderr is None, and print(file=None) writes to stdout. If it is full, print raises OSError.
+
+    The test finds prints to sys.stderr and calls of its write and flush. It does not find what a package writes, such as a
+    progress bar.
+    """
     for package in ("interpreter", "models"):
         for path in sorted((ROOT / package).rglob("*.py")):
             found = re.search(r"file=sys\.stderr|sys\.stderr\.(write|flush)", path.read_text(encoding="utf-8"))
@@ -104,7 +108,7 @@ def test_the_interpreter_and_the_models_write_to_stderr_only_with_write_stderr()
 
 
 def test_a_code_is_raised_only_in_its_files() -> None:
-    """Every pass of the compiler has its own codes, so a code shows which pass raised it."""
+    """Most codes of the compiler belong to one pass. So they show which pass has found the error."""
     found = sorted(set(raised()))
     assert len({code for code, _ in found}) > 40
     used = set()

@@ -142,7 +142,7 @@ def test_a_code_is_explained_however_it_is_written(capsys: pytest.CaptureFixture
     assert both.startswith(out) and "E001: " in both
 
 
-def test_an_unknown_code_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_code_names_the_nearest_and_another_word_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = explain(capsys, "E409")
     assert (status, out) == (2, "")
     assert "there is no code E409" in err and "E410 " + entries()["E410"].title in err
@@ -165,7 +165,7 @@ def test_a_file_of_that_name_does_not_replace_the_command(
     assert "E208" in capsys.readouterr().out
 
 
-def test_the_terminal_output_refers_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_errors_on_a_terminal_refer_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

@@ -1,4 +1,4 @@
-"""The import rules hold, the command imports few packages, the API has its functions, and no file from outside is executed."""
+"""The import rules hold, the command imports few packages, the API has its functions, and no data from outside is executed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ def test_imports_have_no_cycle(of_parts: bool) -> None:
 
 
 def test_an_import_inside_a_function_has_a_comment_with_a_measured_time() -> None:
-    """The comment is on the line of the import, or on the line above its group of imports."""
+    """Only imports of modules of this project count.
+
+    The comment is on the line of the import, on an earlier line of its group of imports, or on the line above the group.
+    """
     without_comment = []
     for found in imports():
         lines = modules()[found.source].read_text(encoding="utf-8").splitlines()
@@ -110,7 +113,7 @@ def test_simulate_and_verify_stay_functions_after_an_import_of_modules_of_the_sa
 
 @pytest.mark.parametrize("package", ["chimera_ir", "compiler", "interpreter", "models", "schedules", "experiments"])
 def test_only_the_reader_of_cifar_uses_pickle_and_nothing_uses_eval(package: str) -> None:
-    """Files from outside are parsed, and run no code. np.load can unpickle, and so can torch.load without weights_only.
+    """Data from outside is parsed, and runs no code. np.load can unpickle, and so can torch.load without weights_only.
 
     The files of CIFAR-10 are pickles: interpreter/data/cifar.py reads them with an Unpickler whose `find_class` is its own, and
     uses nothing else of pickle. The package yaml can build any object, so it is forbidden too. This test does not see what
@@ -119,10 +122,11 @@ def test_only_the_reader_of_cifar_uses_pickle_and_nothing_uses_eval(package: str
     """
     forbidden = {"eval", "exec", "compile", "__import__", "pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml"}
     for path in (ROOT / package).rglob("*.py"):
+        allowed = set[str]()
         if path.match("interpreter/data/cifar.py"):
             text = path.read_text(encoding="utf-8")
             assert set(re.findall(r"\bpickle\.\w+", text)) == {"pickle.Unpickler"} and "def find_class" in text
-            continue
+            allowed = {"pickle"}
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
                 case ast.Call(func=ast.Name(id=name)):
@@ -136,4 +140,4 @@ def test_only_the_reader_of_cifar_uses_pickle_and_nothing_uses_eval(package: str
                     used = {module.split(".")[0]}
                 case _:
                     used = set()
-            assert not used & forbidden, f"{path}:{node.lineno}"  # type: ignore[attr-defined]
+            assert not used & (forbidden - allowed), f"{path}:{node.lineno}"  # type: ignore[attr-defined]

@@ -1,4 +1,7 @@
-"""Design rule 1, a schedule is data: the code of chimera_ir, compiler and interpreter contains no name of a scheme."""
+"""Design rule 1, a schedule is data: no identifier and no string of chimera_ir, compiler and interpreter names a scheme.
+
+Comments, docstrings and texts for users may name schemes.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ SCHEMES = (
     "gpipe|1f1b|one_?f_?one_?b|pipedream|dapple|chimera|interleaved|gems|hanayo|bitpipe|zero_?bubble|zb_?[hv]\\d?"
     "|dualpipe|bidirectional|looped|breadth_?first|forward_?doubling|backward_?halving"
 )
-# The name of the project is allowed in the names of its formats, packages, environment variables and exception, and in
-# the path of the schedule that run.py takes by default.
+# `chimera` may stand for this project, in the names of its formats, packages, environment variables and exception. It may also
+# be in the path schedules/chimera.sched, which is a default and an example.
 FORMATS = (
     "data", "experiment-run", "log", "model", "order-certificate", "partition", "preset", "profile", "program", "search-costs",
     "timeline",
@@ -55,7 +58,7 @@ def words(path: Path) -> Iterator[tuple[int, str]]:
                 yield line, text
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.alias(name=name):
                 yield line, name
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield line, name
             case ast.keyword(arg=str(name)):
                 yield line, name
@@ -79,7 +82,7 @@ def test_every_allowed_name_is_used() -> None:
     assert [pattern for pattern in ALLOWED if not any(re.search(pattern, text) for text in texts)] == []
 
 
-def test_the_pattern_matches_every_scheme() -> None:
+def test_every_scheme_is_recognized_and_no_allowed_name_is() -> None:
     for text in ("chimera", "is_1f1b", "ZBH1", "dualpipe", 'if schedule == "gpipe"', "def forward_doubling", "chimera.sched"):
         assert scheme_in(text)
     for text in ("chimera-program", "ChimeraError", "chimerac", "chimerac.chimera_ir.program"):

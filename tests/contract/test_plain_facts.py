@@ -40,7 +40,7 @@ def finding(function: Callable[[], object]) -> Diagnostic:
     return only
 
 
-def test_the_parser_raises_the_first_syntax_error_and_users_get_all_with_help() -> None:
+def test_the_parser_raises_the_first_syntax_error_without_help_and_users_get_all_and_help() -> None:
     plain = error_of(lambda: parse(TWO_ERRORS))
     assert isinstance(plain, ParseError) and [d.help for d in plain.diagnostics] == [""]
     for call in (parse_source, format_schedule, lambda source: compile_source(source, {})):

@@ -1,9 +1,9 @@
 """Runs jobs of two ranks that fail, hang or are slow, and prints as JSON the exit code and the messages of every rank.
 
-Usage: python tests/distributed/faults.py [JOB...]
+Usage: PYTHONPATH=. python tests/distributed/faults.py [JOB...]
 
-Without JOB, all of JOBS are run. They run at the same time. Their processes are forks of this one, so torch is imported only
-once.
+Without JOB, all jobs in `JOBS` are run. The jobs run at the same time. Their processes are forks of this one, so torch is
+imported only once.
 """
 
 import json
@@ -97,12 +97,12 @@ def fail(*_: object) -> None:
 
 
 def pause(seconds: float) -> Callable[..., None]:
-    """Return a fault that only takes this time."""
+    """Return a fault that sleeps for this time and does nothing else."""
     return lambda *_: time.sleep(seconds)
 
 
 def before_forwards(rank: int, fault: Callable[..., None]) -> Callable[[Trainer], None]:
-    """Return a function that calls `fault` before every forward of a rank."""
+    """Return a function that makes a rank call `fault` before each of its forwards."""
 
     def prepare(trainer: Trainer) -> None:
         if trainer.transport.rank == rank:
@@ -130,7 +130,8 @@ def without_a_send(trainer: Trainer) -> None:
         trainer.transport.drops = 1
 
 
-# By name: the program of a job, and a function that is called with the trainer of each rank and prepares the fault.
+# By name: the program of a job, and a function that is called with the trainer of each rank and prepares the fault. The fault
+# of "cycle" is in its program.
 JOBS: dict[str, tuple[Program, Callable[[Trainer], None]]] = {
     "killed in FWD": (GPIPE, before_forwards(rank=1, fault=kill_self)),
     "killed in a wait": (GPIPE, before_forwards(rank=0, fault=kill_peer_in_a_wait)),

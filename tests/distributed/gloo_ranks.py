@@ -1,6 +1,8 @@
-"""Runs schedules of the library on four ranks over gloo, and writes losses and differences from one process as JSON.
+"""Runs schedules of the library on four ranks over gloo, and writes what each rank computed as JSON.
 
 Usage: torchrun --nproc-per-node 4 tests/distributed/gloo_ranks.py OUT
+
+For each case and rank: its share of the loss, and the stages whose gradients differ from those of one process.
 """
 
 import json
@@ -34,7 +36,7 @@ CASES = {
 
 
 def main() -> None:
-    """Run two iterations of every case without updating the weights, and compare the second one with one process."""
+    """Run two iterations of every case without updating the weights, and write the results of the second one."""
     join(timeout_s=60)
     results = {}
     model = deep_model(middle=6)

@@ -60,7 +60,7 @@ def differing(pipe: Pipeline, expected_tensors: dict[str, Tensor]) -> list[str]:
 
 
 def side_by_side(rank: int, columns: list[Any], rows: list[Any]) -> dict[str, Any]:
-    """Run a pipeline in each column at the same time, and average its gradients with those of the other one, as a user would.
+    """Run a pipeline in each column at the same time, and average the gradients of the two columns, as a user would.
 
     columns: the process groups of ranks 0, 2 and of ranks 1, 3, which run batches 0 and 1. rows: those of ranks 0, 1 and of
     ranks 2, 3. The two ranks of a row hold the same stages.
@@ -177,7 +177,7 @@ def errors(rank: int, columns: list[Any], elsewhere: Any) -> dict[str, str]:
 def main() -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    sys.path.insert(0, str(Path.cwd()))  # as for a script of this folder
+    sys.path.insert(0, str(Path.cwd()))  # as for a script in the current folder
     rank, folder = dist.get_rank(), Path.cwd()
     columns = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     rows = [dist.new_group([0, 1]), dist.new_group([2, 3])]

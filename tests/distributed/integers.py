@@ -1,7 +1,7 @@
 """A model whose sums are all exact if it has few layers: its weights are small integers in float64.
 
-Gradients are then equal bit by bit for any order of summation, so comparisons need no tolerance. Layers pass on two tensors,
-one of which is an integer mask without a gradient.
+Gradients are then equal bit by bit for any order of summation, so comparisons need no tolerance. Each layer but the last passes
+on two tensors, one of which is an integer mask without a gradient.
 """
 
 from collections.abc import Sequence

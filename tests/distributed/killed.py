@@ -38,7 +38,7 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers_checkpoints import SETTINGS, Trained, compiled, data, description, model, training
 
 EVERY, KEEP, ITERATIONS = 3, 2, 18  # iterations from one checkpoint to the next; checkpoints that are kept; iterations of a run
-OPERATIONS = 90  # a process is killed before one of its first 90 operations on files, about as many as two saves make
+OPERATIONS = 90  # a process that kills itself does so before one of its first 90 operations on files; two saves make about 90
 # The audit events of Python that count as operations on files.
 FILE_EVENTS = {"open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.scandir", "os.listdir", "shutil.rmtree"}
 NEVER = sys.maxsize  # a number of iterations that no process reaches: its parent does not kill it
@@ -49,7 +49,7 @@ class WrongError(Exception):
 
 
 def train(folder: Path, log: Path, asynchronous: bool, after_iteration: Callable[[], object] = lambda: None) -> None:
-    """Train from the last checkpoint to the end. Write each loss to the log, and at the end a digest of the weights.
+    """Train from the last checkpoint to the end. Write each loss to the log, and at the end the `digest`.
 
     folder: of the checkpoints; after_iteration: called after each iteration and its save.
     """
@@ -83,7 +83,10 @@ def attempt(folder: Path, log: Path, asynchronous: bool, operation: int | None, 
 
 
 def kill_before(operation: int, folder: Path) -> None:
-    """Make this process kill itself just before its operation with this number, from 0, on the folder and the files in it."""
+    """Make this process kill itself just before its operation with this number, from 0, on the folder and the files in it.
+
+    Only operations that are given the whole path count: `shutil.rmtree` removes the files of a folder by their names alone.
+    """
     left = operation
 
     def count(event: str, arguments: Any) -> None:
@@ -171,7 +174,7 @@ def run_with_kills(number: int, folder: Path, most_kills: int, rng: random.Rando
         done = max([done, *(line["done"] for line in lines[seen:] if "done" in line)])
         seen = len(lines)
     if lines[-1]["weights"] != expected_end["weights"]:
-        raise WrongError(f"the weights of run {number} differ from those of the run that is never killed")
+        raise WrongError(f"weights or optimizer state of run {number} differ from those of the run that is never killed")
     if left := [path.name for path in checkpoints.iterdir() if path.name.startswith(".")]:
         raise WrongError(f"run {number} left {', '.join(left)}")
     return killed

@@ -3,8 +3,8 @@
     python -m tests.distributed.killed_ranks [--kills 50] [--seed 1] [--folder PATH]
 
 The job is `run.py` on two ranks, started by the launcher with --max-restarts. An attempt is what the ranks do from one start to
-the next. In each attempt but the last a drawn rank is killed with SIGKILL: at a random moment of the start-up, at a random
-moment of the training, or just after the writing of a checkpoint has begun. The script checks that
+the next. In each attempt but the last a drawn rank is killed with SIGKILL: at a random moment of the first 4 seconds, at a
+random moment of the training, or just after the writing of a checkpoint has begun. The script checks that
 
 - every attempt goes on from a checkpoint that is recent enough (`check` says which are);
 - every loss and the weights at the end are those of a job that is never killed;
@@ -35,7 +35,7 @@ from tests.distributed.killed import WrongError
 from tests.helpers_processes import LAUNCHER, QUICK, children, have_ended, start_process, wait_until
 
 EVERY = 2  # iterations from one checkpoint to the next
-PER_KILL = 12  # the job has this many iterations for each kill: more than an attempt makes before its kill
+PER_KILL = 12  # iterations of the job for each kill, so that it does not end before the last kill
 LIMIT_S = 600.0  # of a wait: longer than the start of a job and PER_KILL // 2 iterations, also on a host with other work
 # The line that a job prints for each kill.
 MESSAGE = re.compile(r"error: rank \d(, .*)?: killed by SIGKILL, as the system does when memory runs out")
@@ -71,7 +71,7 @@ def attempts_of(log: Path) -> list[list[dict[str, Any]]]:
 
 
 def kill_one(launcher: Popen[str], folder: Path, known: set[int], rng: random.Random) -> str:
-    """Kill a rank of the current attempt, and return the moment: start-up, training or save.
+    """Kill a rank of the current attempt, and return the moment: start-up (its first 4 seconds), training or save.
 
     known: the process ids of the ranks of earlier attempts. Those of this attempt are added.
     """
@@ -117,7 +117,7 @@ def check(attempts: list[list[dict[str, Any]]], expected: list[float]) -> None:
 def run(folder: Path, kills: int, iterations: int, rng: random.Random) -> tuple[list[list[dict[str, Any]]], dict[str, int]]:
     """Run a job and kill one of its ranks this many times. Return the lines of each attempt, and the number of kills by moment.
 
-    folder: must not exist. Raises WrongError unless the job ends well, with one message for each kill.
+    folder: must not exist. Raises WrongError unless the job ends well, with one message for each kill and no rank left.
     """
     folder.mkdir(parents=True)
     moments: dict[str, int] = {}
@@ -152,7 +152,7 @@ def main(kills: int, seed: int, folder: Path) -> int:
         raise WrongError("the weights differ from those of the job that is never killed")
     repetitions = sum(map(len, attempts)) - iterations
     print(f"kills of ranks: {kills} ({', '.join(f'{n} in {moment}' for moment, n in sorted(moments.items()))}) in a job of")
-    print(f"{iterations} iterations, with {repetitions} repetitions: every loss and the weights at the end are equal")
+    print(f"{iterations} iterations, with {repetitions} repetitions: losses and final weights equal those without kills")
     return 0
 
 

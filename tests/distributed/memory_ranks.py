@@ -2,7 +2,7 @@
 
 The result of a program is the number of its instructions, and a text for each wrong prediction of memory.
 
-Usage: torchrun --nproc-per-node 2 tests/distributed/memory_ranks.py OUT
+Usage: PYTHONPATH=. torchrun --nproc-per-node 2 tests/distributed/memory_ranks.py OUT
 """
 
 import json

@@ -1,7 +1,7 @@
 """Runs train.py and stages.py of docs/examples/own_loop, and the training of train.py under torch.distributed.pipelining.
 
-Usage: torchrun --nproc-per-node 2 tests/distributed/own_loop.py, in a folder with the files of docs/examples/own_loop. The
-results are in result.json.
+Usage: torchrun --nproc-per-node 2 PROJECT/tests/distributed/own_loop.py, in a folder with the files of docs/examples/own_loop.
+PROJECT is the folder of this project. The results are in result.json.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.interpreter import Pipeline
 
-sys.path.insert(0, str(Path.cwd()))  # as Python does for a script of this folder
+sys.path.insert(0, str(Path.cwd()))  # as Python does for a script in the current folder
 
 
 def trained_by_example(schedule: str, script: str) -> list[tuple[float, float]]:
@@ -72,7 +72,7 @@ def try_too_many_ranks() -> None:
 def main() -> None:
     """Run all trainings; rank 0 writes the losses, and for the examples the gradient norms, to result.json."""
     try_too_many_ranks()
-    # Each example creates a process group and destroys it.
+    # Each run of an example creates a process group and destroys it.
     examples = {
         script: {name: trained_by_example(name, script) for name in ("chimera", "1f1b")} for script in ("train.py", "stages.py")
     }

@@ -1,6 +1,6 @@
 """Programs written by hand, on one or two ranks: all instructions, and different placements and pipes.
 
-They are written as text so that the tests of the interpreter do not depend on the compiler.
+They are written as text, so they do not depend on the compiler.
 """
 
 from chimerac.chimera_ir.program import Program
@@ -146,8 +146,8 @@ rank 1:
   BWD_WEIGHT main s2 m1
 """
 
-# The same, but RECOMPUTE runs some forwards again before their backwards would: in a group, for some micro-batches, before
-# full and split backwards.
+# The same, but RECOMPUTE runs some forwards again earlier than their backwards would: in a group, for only some micro-batches,
+# before full and split backwards.
 EARLY_V = (
     SPLIT_V.replace("  BWD main s0 m0\n", "  RECOMPUTE main s0 m1,0\n  BWD main s0 m0\n")
     .replace("  BWD main s2 m0\n", "  RECOMPUTE main s2 m1\n  BWD main s2 m0\n")

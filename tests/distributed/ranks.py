@@ -1,4 +1,4 @@
-"""Runs every program written by hand for two ranks in one pair of processes, and writes the results as JSON.
+"""Runs all programs of TWO_RANKS (programs.py) in the same two processes, and writes the results as JSON.
 
 One of the programs also trains, with and without a sharded optimizer.
 
@@ -21,7 +21,7 @@ from tests.distributed.programs import TWO_RANKS
 
 
 def different_gradients(trainer: Trainer, model: Model, iteration: int) -> list[str]:
-    """Return the parameters of this rank whose gradient is not bit-equal to that of one process."""
+    """Return the parameters of this rank whose gradient is not exactly that of one process."""
     whole = whole_model(model, trainer.settings.seed)
     add_gradients(whole, trainer, iteration)
     wrong = []
@@ -49,7 +49,7 @@ def weights_after_training(model: Model, zero: bool, staged: bool) -> dict[str, 
 
 
 def main() -> None:
-    """Run two iterations of all programs without updates of weights, then three trainings with two updates."""
+    """Run two iterations of all programs without updates of weights, then three trainings of two updates each."""
     join(timeout_s=30)
     model = integer_model(middle=3)
     description = describe(model, samples=2)

@@ -1,6 +1,6 @@
 """Runs that are refused or that fail: their findings and messages, and how their ranks end.
 
-Tests of killed ranks are in test_faults.py, and those under torchrun in test_first_run.py.
+Further tests of processes that fail are in test_faults.py, test_first_run.py and test_waits.py.
 """
 
 import re

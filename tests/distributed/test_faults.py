@@ -1,4 +1,7 @@
-"""Jobs of two ranks that fail or hang: both ranks end, and one of them prints one message that names the first cause."""
+"""Jobs of two ranks that fail or hang: both ranks end, and one of them prints one message that names the first cause.
+
+Another job is only slow: it ends without an error.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from tests.helpers_processes import run_command
 pytestmark = pytest.mark.distributed
 
 # By job: the digits of the ranks that may print the message; the end of the line that begins with `error:`; a text that is
-# somewhere in the message, "" where none is checked. If rank 1 is killed, rank 0 notices it in a send, a receive or an
-# all-reduce. Which of them it is depends on the moment, so the end of the line begins after this operation.
+# somewhere in the message, "" where none is checked. If rank 1 is killed while the stream runs, a send, a receive or an
+# all-reduce of rank 0 fails. Which of them it is depends on the moment, so the expected end of the line begins after its name.
 ENDED = " rank 1 failed: rank 1 has ended, in "
 EXPECTED = {
     "killed in FWD": ("0", f"{ENDED}instruction 2: FWD main s1 m0", ""),

@@ -48,7 +48,7 @@ def training() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Run all programs written by hand in one pair of ranks."""
+    """Run all programs written by hand for two ranks in one pair of processes, and return the results."""
     return results_of("ranks.py", 2, tmp_path_factory.mktemp("ranks") / "results.json")
 
 
@@ -61,7 +61,7 @@ def test_gradients_and_losses_are_bit_equal_to_one_process(name: str, results: A
 
 
 def test_a_sharded_optimizer_gives_the_same_weights(results: Any) -> None:
-    # In the second of the two trainings messages are copied through other memory.
+    # Two trainings with it are compared with one without. In the second of the two, messages are copied through other memory.
     assert results["sharded optimizer"] == [True, True]
 
 

@@ -24,7 +24,7 @@ from tools import ROOT
 SLURM = ROOT / "docs" / "examples" / "slurm"
 # The modules that start the ranks of a host, by the name that tests give them.
 AGENTS = {"launcher": "chimerac.interpreter.launch.launcher", "torchrun": "torch.distributed.run"}
-TIMEOUT_S = 5
+TIMEOUT_S = 5  # how long a rank of a long training waits for another one
 
 
 def run_arguments(*more: str, ranks: int) -> list[str]:
@@ -128,7 +128,7 @@ PLACE = r"rank {ranks}( \(node[12]\))?, (instruction \d+: [A-Z]+ .*|epilogue): .
 
 
 def check_message(process: subprocess.Popen[str], host: Host, ranks: str, reason: str) -> None:
-    """Check that the launcher of a host ends with one message, and that no process is left.
+    """Check that the launcher of a host ends with one message, and that no process is left on this host.
 
     ranks: a pattern for a rank of this host; reason: a pattern for what the message says about the other host, at its end.
     """

@@ -1,6 +1,6 @@
-"""The launcher ends its ranks: after Ctrl-C, after SIGTERM, and if it is killed itself. No rank is left.
+"""All ranks end with their launcher: after Ctrl-C, after SIGTERM to it or to one rank, and if it is killed.
 
-test_checkpoints.py tests that it restarts ranks after a failure.
+test_checkpoints.py tests that the launcher restarts the ranks after one of them was killed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_ctrl_c_ends_the_launcher_and_its_ranks_with_one_line() -> None:
         assert have_ended(ranks, within_s=10)
 
 
-def test_sigterm_stops_all_ranks_after_the_same_iteration() -> None:
+def test_sigterm_to_the_launcher_stops_all_ranks_after_an_iteration() -> None:
     with start_process(sys.executable, *LONG) as launcher:
         ranks = wait_for_iteration(launcher)
         os.kill(launcher.pid, signal.SIGTERM)

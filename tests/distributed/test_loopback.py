@@ -27,7 +27,7 @@ from tests.proof.drawn import MACHINES
 
 INTERLEAVINGS = {2: 12, 4: 8, 8: 4}  # D -> interleavings of each schedule, besides one for each machine
 # By schedule, a function of D that returns the other parameters. If N is not among them, it is 2D, or D for 8 ranks. Where a
-# schedule allows pipes with different numbers of micro-batches, N is such that they have them.
+# schedule allows pipes with different numbers of micro-batches, N is such that they have them, except for chimera_halving.
 SHIPPED: dict[str, Callable[[int], dict[str, int]]] = {
     "gpipe": lambda d: {},
     "1f1b": lambda d: {},
@@ -37,7 +37,7 @@ SHIPPED: dict[str, Callable[[int], dict[str, int]]] = {
     "gems": lambda d: {"N": d},
     "chimera": lambda d: {},
     "chimera_any": lambda d: {"N": d + 1},
-    "chimera_doubling": lambda d: {"N": 2 * d + 1},  # the last group has one micro-batch
+    "chimera_doubling": lambda d: {"N": 2 * d + 1},  # the last group of pipe down has one micro-batch
     "chimera_halving": lambda d: {},
     "chimera_recompute": lambda d: {"N": d + 1, "early": 1 + d // 4},
     "chimera_zb": lambda d: {"N": d + 1, "f": max(1, d // 4)},
@@ -86,6 +86,7 @@ def equal_or_stuck(p: Program, interleavings: int) -> None:
 @pytest.mark.parametrize("ranks", INTERLEAVINGS)
 @pytest.mark.parametrize("name", SHIPPED)
 def test_gradients_are_bit_equal_under_many_interleavings_and_on_each_machine(name: str, ranks: int) -> None:
+    """On a machine on which the program hangs according to the verifier, it must deadlock instead."""
     equal_or_stuck(shipped(name, ranks), INTERLEAVINGS[ranks])
 
 
@@ -140,8 +141,10 @@ def test_tasks_may_read_other_groups_than_were_sent(forwards: str, backwards: tu
         rule1=rules("F", FORWARDS[forwards], "9*s + 4*m"),
         rule2=f"{backward_rules} {weight_rules}",
     )
-    sent = [i.micro_batches for g in range(p.world) for i in p.stream(g) if isinstance(i, Recv) and i.value == "act"]
-    read = [i.micro_batches for g in range(p.world) for i in p.stream(g) if isinstance(i, Fwd) and i.stage]
+    received = [i for g in range(p.world) for i in p.stream(g) if isinstance(i, Recv) and i.value == "act"]
+    stages = {i.stage for i in received}  # the stages that read messages
+    sent = [(i.stage, i.micro_batches) for i in received]
+    read = [(i.stage, i.micro_batches) for g in range(p.world) for i in p.stream(g) if isinstance(i, Fwd) and i.stage in stages]
     assert forwards == "equal groups" or sorted(sent) != sorted(read), "all groups are read as they were sent"
     equal_or_stuck(p, 2)
 
@@ -165,7 +168,7 @@ def test_programs_by_hand_end_exactly_where_the_verifier_says(name: str, machine
                 run_in_loopback(p, rank_of(p, deep_model(3)), seed, machine, every_post=True)
 
 
-def test_the_programs_by_hand_end_on_some_machines_only() -> None:
+def test_some_programs_by_hand_end_and_some_hang() -> None:
     ends = [machines(ProgramIndex(p))[machine] for p in TWO_RANKS.values() for machine in MACHINES]
     assert ends.count(False) > 3 and ends.count(True) > 3, "the comparison needs programs of both outcomes"
 

@@ -1,4 +1,4 @@
-"""Many shipped schedules have the loss and the gradients of one process, bit by bit, also on real ranks over gloo."""
+"""With many schedules of the library, four ranks over gloo compute the loss and the gradients of one process, bit by bit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.distributed
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Run all cases in one set of four ranks."""
+    """Run all cases, one after another, on the same four ranks."""
     out = tmp_path_factory.mktemp("ranks") / "results.json"
     return results_of("gloo_ranks.py", 4, out)
 

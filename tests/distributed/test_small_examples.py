@@ -1,4 +1,7 @@
-"""The small example programs of docs/examples.md do what they say. All examples are listed there, and say how to start them."""
+"""The small example programs of docs/examples.md do what they say. All examples are listed there.
+
+An example that needs torchrun says how to start it.
+"""
 
 from __future__ import annotations
 

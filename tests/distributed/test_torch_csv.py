@@ -1,4 +1,4 @@
-"""Orders of tasks that torch.distributed.pipelining and `Pipeline` both run, with equal gradients."""
+"""Orders of tasks that torch.distributed.pipelining and `Pipeline` both run, with gradients that are equal up to rounding."""
 
 from __future__ import annotations
 

@@ -114,7 +114,8 @@ def test_twenty_iterations_with_dropout_are_those_of_one_process(name: str, para
 
 PIPE = "pipe main { stage s on rank s%s   micro_batches N }"
 SPLIT = "I(s, m) at 3*m + 3*D - 2*s - 2   W(s, m) at 3*m + 3*D + s - 1"  # rules for split backwards
-# Schedules in two versions. The second has recomputation; nothing else differs.
+# By name: two programs with the same micro-batches, of which every stage runs its backwards in the same order. Only the second
+# recomputes.
 VERSIONS: dict[str, tuple[Program, Program]] = {
     "chimera_doubling": tuple(program("chimera_doubling", D=4, N=6, again=k) for k in (0, 1)),
     "chimera_halving": tuple(program("chimera_halving", D=4, N=8, again=k) for k in (0, 1)),
@@ -197,7 +198,7 @@ def test_the_log_says_what_every_rank_measured(run: Any, log_path: Path) -> None
         waits = [x[name] for name in ("value_wait_s", "send_wait_s", "all_reduce_wait_s")]
         assert all(len(ranks) == 2 and min(ranks) >= 0 for ranks in waits)
         assert max(x["value_wait_s"]) > 0, "Chimera's ranks wait for each other's values"
-        assert max(x["all_reduce_wait_s"]) > 0, "and for the all-reduces"
+        assert max(x["all_reduce_wait_s"]) > 0, "Chimera's ranks wait for the all-reduces"
         assert all(0 <= bubble < 1 for bubble in x["bubble"]) and min(x["peak_memory_bytes"]) > 10**7
         assert x.get("oversubscribed", False) == (processors() < 2)
 

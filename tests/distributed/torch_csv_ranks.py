@@ -2,8 +2,9 @@
 
 Usage: torchrun --nproc-per-node RANKS tests/distributed/torch_csv_ranks.py FOLDER OUT
 
-FOLDER has the exported files, with names like zb_v.csv and zb_v.comms.csv beside zb_v.json. It also gets the files of torch's
-own schedules. OUT gets, as JSON, the largest relative difference for each order and format.
+FOLDER has the exported files: for each order a program such as zb_v.json, and beside it zb_v.csv and zb_v.comms.csv. The CSV
+files of torch's own schedules are written there too. OUT gets, as JSON, the largest relative differences: two for each exported
+order, one of each CSV format, and one for each schedule of torch.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def from_file(path: Path, form: str) -> Callable[[list[PipelineStage], int], Pip
 def difference(theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor]) -> float:
     """Return the largest relative difference over all gradients.
 
-    A difference of two elements is divided by the largest element of the same gradient in `theirs`.
+    A difference of two elements is divided by the largest absolute value in the same gradient of `theirs`.
     """
     assert theirs.keys() == ours.keys() and theirs, (sorted(theirs), sorted(ours))
     assert all(float(x.abs().max()) > 0 for x in theirs.values())

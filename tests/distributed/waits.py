@@ -35,7 +35,7 @@ def main() -> None:
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(0.5)  # rank 1 has stopped by now
-    results: dict[str, tuple[str, float]] = {}  # by wait: the message of its error or "complete", and its seconds
+    results: dict[str, tuple[str, float]] = {}  # by wait: its error and its seconds; or "complete" and 0
 
     def attempt(name: str, wait: Callable[[], object]) -> None:
         begin = time.monotonic()

@@ -1,8 +1,8 @@
 """The expected outputs of the command, in files. `make golden` rewrites them, and the diff shows what changed.
 
-products/   streams and timelines of every schedule of the library, each after its command, and the outputs of `PRODUCTS`
+products/   streams and timelines of every schedule of the library, each after its command, and outputs of other commands
 errors/     NAME.sched with its command in the first line, and the output of that command: NAME.txt
-programs/   findings about compiled programs, each a correct program with a small change, and about the command line
+programs/   findings about wrong programs, most of them a correct one with a change, and messages about wrong command lines
 inputs/     a schedule and a model, which commands of `PRODUCTS` read
 """
 
@@ -49,7 +49,7 @@ def compare(request: pytest.FixtureRequest) -> Compare:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """Return a function that runs a command line in an empty folder: stdout, stderr, exit status."""
+    """Return a function that runs a command line in a temporary folder. It returns stdout, stderr and the exit status."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
 
@@ -120,7 +120,7 @@ def test_products_are_those_of_the_golden_files(name: str, run: Run, compare: Co
     compare(f"products/{name}", out)
 
 
-def test_a_file_has_the_output_that_would_be_printed(run: Run, compare: Compare) -> None:
+def test_with_o_the_output_is_written_to_the_file_and_not_printed(run: Run, compare: Compare) -> None:
     assert run("chimerac 1f1b -p D=2 -p N=1 --emit dag -o dag.dot") == ("", "", 0)
     # For a path that ends in .dot the DAG is written in another form than to stdout.
     compare("products/dag.dot", Path("dag.dot").read_text())
@@ -190,7 +190,7 @@ def test_messages_for_wrong_usage_are_those_of_the_golden_files(name: str, run: 
     ],
 )
 def test_a_command_line_that_argparse_refuses_has_its_message(line: str, message: str, run: Run) -> None:
-    """Only the message is compared, because argparse words the rest differently in each version of Python."""
+    """Only the beginning of the message is compared: argparse may word the rest differently in other versions of Python."""
     out, err, status = run(line)
     assert (out, status) == ("", 2)
     assert err.startswith("usage: chimerac") and err.count("\n") == 2
@@ -230,7 +230,7 @@ def with_fields(**changes: object) -> str:
     return json.dumps({**json.loads(JSON), **changes})
 
 
-# Compiled programs with a mistake, as text or as JSON.
+# Files with a wrong program, as text or as JSON, and two JSON files that are no programs.
 PROGRAMS = {
     "json_cut_off": JSON[:900],
     "json_foreign": '{"name": "left-pad", "version": "1.3.0"}\n',

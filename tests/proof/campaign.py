@@ -63,6 +63,9 @@ def failure_list(failures: Iterable[tuple[str, str]], text_if_none: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return the first 40 characters of an input as code in a cell of a Markdown table; an empty text if it has no words."""
+    """Return the first words of an input as code in a cell of a Markdown table; an empty text if it has no words.
+
+    The code has at most 40 characters. What is not printable is escaped, and a backquote or a bar is replaced.
+    """
     words = visible(" ".join(text.split()))[:40].replace("`", "'").replace("|", "/")
     return f"`{words}`" if words else ""

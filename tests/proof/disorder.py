@@ -29,7 +29,7 @@ Group = tuple[tuple[int, ...], str]  # a group of parameters: the stages whose g
 
 
 def with_own_orders(r: random.Random, tasks: Program, width: int = 2) -> Program:
-    """Return a program of these tasks in which every rank has a random order. Both ends of a channel have the same order.
+    """Return a program of these tasks in which every rank has a random order. Each channel keeps the order of its messages.
 
     Every value reaches its readers, but the program may deadlock. If two ranks can post the transfers between them in a common
     order, they do so. Then the queue of this pair does not deadlock on its own. For half of the programs orders are drawn up to

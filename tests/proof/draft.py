@@ -1,4 +1,7 @@
-"""Drafts: copies of a program that mutations change in place. Also shared changes, mutants, and the codes of findings."""
+"""Drafts: copies of a program that mutations change in place.
+
+This module also has changes that several mutations use, the mutants of a program, and the codes of the verifier's findings.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class Draft:
         return number
 
     def place(self, rng: random.Random) -> Place:
-        """Return a random place. There must be an instruction."""
+        """Return a random place. At least one stream must have an instruction."""
         g = rng.choice([g for g, stream in enumerate(self.streams) if stream])
         return g, rng.randrange(len(self.streams[g]))
 
@@ -76,7 +79,7 @@ def swap_with_same_kind(d: Draft, at: Place, rng: random.Random, is_of_kind: Cal
 
 
 def different_number(rng: random.Random, bound: int, old: int, likely: Sequence[int] = ()) -> int:
-    """Return a number that is not `old`: usually one of `likely`, otherwise any below `bound`."""
+    """Return a number that is not `old`: usually one of `likely`, otherwise any from 0 to `bound` - 1."""
     candidates = [x for x in likely if x != old]
     return rng.choice(candidates if candidates and rng.random() < 0.8 else [x for x in range(bound) if x != old])
 

@@ -1,6 +1,6 @@
-"""Random programs: placements, pipes, groups, overlapped pairs and orders are drawn, then lowered as in the compiler.
+"""Random programs of tasks, lowered as in the compiler. Placements, pipes, groups, overlapped pairs, orders and more are drawn.
 
-The compiler does not emit FREE, and posts RECVs by one rule only. So FREEs are added here, and RECVs are moved.
+The compiler emits no FREE, and posts each RECV where its rules say. So FREEs are added here, and RECVs are moved.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def random_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
 
 
 def tasks_of(r: random.Random, p: int, pipe: Pipe, stages: int) -> Iterator[Task]:
-    """Yield the tasks of a pipe. Some are over groups of micro-batches, some forwards recompute, and some backwards are split.
+    """Yield the tasks of a pipe. Some are over groups of micro-batches, some forwards run again, and some backwards are split.
 
     p: the number of the pipe.
     """
@@ -132,7 +132,7 @@ def random_order(r: random.Random, tasks: list[Task], stages: int) -> list[Task]
 
 
 def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> None:
-    """Make overlapped pairs of some tasks and the next task of their rank, which is moved next to them.
+    """Make overlapped pairs, each of a task and the next task of its rank. The second is moved to right after the first.
 
     order: (rank, task), changed in place. Two tasks become a pair only if the inputs of both exist before the first of them.
     """
@@ -194,13 +194,13 @@ def shares_micro_batch(task: Instruction, i: Recv | Send) -> bool:
 def reads_first(task: Instruction, i: Recv | Send) -> bool:
     """Return whether a task reads the value of this transfer and is of the kind that reads such a value first.
 
-    A forward reads an act first: the backward reads it again.
+    A forward reads an act first: a RECOMPUTE and the last backward task may read it again.
     """
     return isinstance(task, (Fwd,) if i.value == "act" else (Bwd, BwdInput)) and shares_micro_batch(task, i)
 
 
 def delay_receives(stream: list[Instruction], past: tuple[type[Instruction], ...]) -> None:
-    """Move every RECV as late in the stream as its readers and the transfers with its peer allow.
+    """Move every RECV as late in the stream as the first reader of its values and the transfers with its peer allow.
 
     past: the kinds of transfers with its peer that a RECV may pass.
     """
@@ -217,9 +217,10 @@ def delay_receives(stream: list[Instruction], past: tuple[type[Instruction], ...
 
 
 def with_moved_receives(r: random.Random, p: Program) -> Program:
-    """Return the program with its RECVs moved: all as late as possible, or one or two of each rank by at most three places.
+    """Return the program with its RECVs moved: all as late as possible, or up to two of each rank by at most three places.
 
-    The result may be wrong. In the first case its window is drawn too.
+    The result may be wrong. In the first case its window is drawn too. In the second, the move of one RECV may shift the other:
+    then a neighbour of this other one is moved in its place.
     """
     changed, delayed, past = streams(p), r.random() < 0.5, r.choice([(), (Send,), (Send,)])
     for stream in changed:
@@ -236,8 +237,10 @@ def with_moved_receives(r: random.Random, p: Program) -> Program:
 def with_late_receives(p: Program, past: tuple[type[Instruction], ...] = (), window: int = 0) -> Program:
     """Return the program with its RECVs as late as possible. past: as in `delay_receives`; window: of the result.
 
-    If a RECV may pass no transfer, each pair of ranks keeps its order of transfers. With window 0 a rank then waits at each
-    SEND until the peer has posted its RECV, which the peer does just before it reads the value.
+    The result may be wrong: a RECV may come between the tasks of an overlapped pair.
+
+    If a RECV may pass no transfer, each pair of ranks keeps its order of transfers. With window 0, on the machine `window`, a
+    rank then waits at each SEND until the peer has posted its RECV, which the peer does as late as it can.
     """
     changed = streams(p)
     for stream in changed:

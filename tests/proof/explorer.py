@@ -1,4 +1,4 @@
-"""Compares the verifier with two explorers, which visit every interleaving of small programs on every machine.
+"""Compares the verifier with two explorers of all interleavings of small programs, on every machine.
 
     python -m tests.proof.explorer [--programs 12000] [--seed 1]
 
@@ -31,11 +31,12 @@ from tests.proof.record import record, stamp, table
 PROGRAMS, SEED = 12_000, 1
 SIZES = Sizes(ranks=3, stages=4, pipes=2, micro_batches=2)
 MESSAGES = range(3, 13)  # how many SENDs a program may have
-STATES = 500  # loopback explores the programs whose model has at most this number of states
-LARGE = 20_000  # programs whose model has more states are left out
-SMALL = STATES // 20  # a program whose model has at most this number of states is small
+# A program has one number of states in the model for each machine. The next three lines are about the largest of them.
+STATES = 500  # loopback explores the programs with at most this number of states
+LARGE = 20_000  # programs with more states are left out
+SMALL = STATES // 20  # a program with at most this number of states is small
 THOROUGH = 10  # loopback explores every 10th small program in full (`thorough` in scheduler.py)
-ORDER = {"E440", "E453"}  # codes of findings that only the order of transfers or collectives can cause
+ORDER = {"E440", "E453"}  # a deadlock; collectives without a common order
 
 # By kind of program: its row in docs/proof.md.
 KINDS = {
@@ -55,7 +56,8 @@ WAITS = {
     QUEUE: "a transfer or collective, for the one before it in a queue",
 }
 
-# The kinds of waits that are needed to find every deadlock on a machine. All other waits of the machine follow from these.
+# By machine: the kinds of waits without which the verifier misses a deadlock. On `serial` the waits in queues alone form a
+# cycle if a program hangs. The other machines have no further kinds of waits.
 NEEDED: dict[Machine, set[int]] = {
     "posted": {READ},
     "window": {READ, POST},
@@ -85,7 +87,7 @@ def candidates(seed: int) -> Iterator[tuple[str, Program]]:
 def programs(seed: int) -> Iterator[tuple[str, Program, dict[str, bool]]]:
     """Yield (kind, program, whether the verifier accepts it, by machine), endlessly.
 
-    All programs are different. Only the order of their transfers or collectives may be wrong.
+    All programs are different. If the verifier refuses one, then only with codes of ORDER.
     """
     seen = set()
     for kind, p in candidates(seed):
@@ -100,7 +102,7 @@ def programs(seed: int) -> Iterator[tuple[str, Program, dict[str, bool]]]:
 
 
 def needed_waits(p: Program, machine: Machine) -> Iterator[int]:
-    """Yield each kind of wait without which the verifier would accept a program that deadlocks on this machine.
+    """Yield each kind of wait without which the verifier finds no deadlock of a program that deadlocks on this machine.
 
     Nothing is yielded if the program does not deadlock.
     """

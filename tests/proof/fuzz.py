@@ -1,8 +1,8 @@
 """Fuzz readers of input from outside: `python -m tests.proof.fuzz --minutes M`.
 
-A worker process runs one target (fuzz_targets.py). By default there are as many workers at a time as processors. If a worker
-dies or no longer answers, its input is saved as a failure, and a new worker is started. The results are recorded in
-docs/proof.md, unless the run is interrupted or has --no-record.
+A worker process runs one target (fuzz_targets.py). By default there are as many workers at a time as processors, or as targets
+if these are fewer. If a worker dies or no longer answers, its input is saved as a failure, and a new worker is started. The
+results are recorded in docs/proof.md, unless the run is interrupted or has --no-record.
 """
 
 from __future__ import annotations

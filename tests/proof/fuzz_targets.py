@@ -75,7 +75,7 @@ def require(holds: bool, failure: str) -> None:
 
 
 def check_printable(shown: str) -> None:
-    """Check that a text has no characters that a terminal would interpret."""
+    """Check that a text has no characters that a terminal would interpret, besides line ends and tabs."""
     # Categories: control, format and surrogate characters, and separators of lines and paragraphs.
     bad = [c for c in shown if c not in "\n\t" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
     require(not bad, f"the output has the control character {bad[:1]!r}")
@@ -179,8 +179,8 @@ def torch_csv(data: bytes) -> str:
         check_forms_and_drawings(program)
         has_messages = b"SEND" in data or b"RECV" in data
         again = program_from_csv(Source("a.csv", program_to_csv(program, with_communication=False)))
-        # The reader plans the messages of `again`, whose CSV has none. It leaves those of a file where they are, which
-        # may be elsewhere.
+        # The CSV that `again` is read from has no messages, so the reader plans them. Messages that `data` has stay in their
+        # places, which may be others.
         if not has_messages:
             require(again == program, "the CSV reads as another program")
     return f"program {len(program.header.pipes[0].placement)} {has_messages}"
@@ -192,7 +192,8 @@ OPTIONS = ("-p", "--cost", "--width", "--columns", "--machine", "--for", "--emit
 def command(data: bytes) -> str:
     """Run chimerac with options, one per line.
 
-    The first character of a line selects the option, p to w the first to the last of OPTIONS. The rest is its value.
+    The first character of a line selects the option by its number modulo 8: p to w are the first to the last of OPTIONS. The
+    rest of the line is the value.
     """
     arguments = ["1f1b"]
     for line in text_of(data).split("\n")[:20]:

@@ -2,8 +2,8 @@
 
 An input is a text with pieces that are repeated (growth_inputs.py), so it can have any length. For each input one of three
 costs is measured at several lengths: executed lines of Python, bytes held, or processor time, which includes the work of C
-code. If the time seems to grow faster than the input, it is measured again at more lengths, up to the longest. The results are
-recorded in docs/proof.md, unless the run is interrupted or has --no-record.
+code. If the time seems to grow faster than the input, it is measured again at more lengths, up to `Reader.longest`. The results
+are recorded in docs/proof.md, unless the run is interrupted or has --no-record.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tests.proof.record import stamp, table
 FAILED_INPUTS = Path("runs/growth")  # folder for the inputs that fail
 MEMORY = 8 * 2**30  # bytes of address space that a process may use
 MAX_CPU_S = 120  # seconds of processor time for all measurements of an input together; then they are aborted
-STEEP = 2.6  # allowed factor of the cost if the length doubles; it is 4 for quadratic growth, a little over 2 for a sort
+STEEP = 2.6  # the cost may grow by this factor if the length doubles; quadratic growth has 4, a sort a little over 2
 MIN_LINES = 2_000  # smaller increases of the executed lines are ignored
 MIN_BYTES = 2**20  # smaller increases of the bytes held are ignored
 MIN_TIME_S = 0.05  # shorter times say nothing about growth
-SUSPICIOUS = 1.7  # if the time grows by this factor more than the length, it is measured again at more lengths
+SUSPICIOUS = 1.7  # if the time grows by a factor at least this many times that of the length, it is measured at more lengths
 MIN_STEEP_TIME_S = 0.1  # at the larger lengths, shorter times are not called steep
 SLOW_S = 2.0  # from this time on, two steep increases in a row are enough for a failure
 LONGEST_RUN_S = 5.0  # after a run that takes longer, longer inputs are not measured

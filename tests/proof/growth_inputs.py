@@ -228,8 +228,8 @@ def _block(state: np.uint64) -> tuple[tuple[int, ...], tuple[int, ...], np.uint6
     """Return two triples of numbers that lead from `state` to the same next state, and that state."""
     drawn = np.random.default_rng(1).integers(0, 2**31, (2, 2**19), dtype=np.uint64)
     after_two = _step(_step(state, drawn[0]), drawn[1])
-    # A third number x adds x * _P2 to the state. So x after the lower state and 0 after the higher one lead to equal states,
-    # if the quotients of the two by _P2 differ by x.
+    # A third number x adds x * _P2 to the state. So x after one state and 0 after the other lead to equal states, if the
+    # quotient of the other by _P2 is larger by x.
     quotients = after_two * np.uint64(pow(int(_P2), -1, 2**64))
     order = np.argsort(quotients)
     k = int(np.argmin(np.diff(quotients[order])))

@@ -1,12 +1,13 @@
-"""The kill table: whether the verifier rejects the mutants of correct programs that are wrong, and accepts the others.
+"""The kill table, of mutants of correct programs: whether the verifier rejects those that are wrong, and accepts the others.
 
     python -m tests.proof.kills [--seed 1]
 
 Whether a mutant is correct is decided without the verifier: by rules of docs/semantics.md that need no run (rules.py), by the
-symbolic reference under several interleavings (tests/helpers_reference.py), and by the model checker on the program's machine.
-If neither these nor the verifier find anything, most mutants also run in loopback with a model whose sums are all exact: loss
-and gradients must equal those of one process bit by bit. A wrong mutant that the verifier accepts is "wrongly accepted". A
-correct mutant that it rejects is "wrongly rejected". There must be none of either kind.
+symbolic reference under several interleavings (tests/helpers_reference.py), and by the model checker on the machine of the
+mutant's header. If neither these nor the verifier find anything, most mutants also run in loopback with a model whose sums are
+all exact: loss and gradients must equal those of one process bit by bit, and an evaluation must have no gradients. A wrong
+mutant that the verifier accepts is "wrongly accepted". A correct mutant that it rejects is "wrongly rejected". There must be
+none of either kind.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ SEED = 1
 DRAWN, DRAWN_EVALUATIONS = 200, 100  # the numbers of random training programs and evaluations
 OF_SHIPPED, OF_EVALUATIONS, OF_DRAWN = 12, 10, 4  # the most mutants of a class, for one program
 MOVED = 2  # every second random program has its RECVs moved
-OF_HEADER = 4  # for a field of the header the number of mutants is divided by this, and rounded up
+OF_HEADER = 4  # for a class of changes of the header or the costs, those numbers are divided by this, and rounded up
 INTERLEAVINGS = 5  # of the symbolic reference
 TRAINING, EVALUATION = Sizes(), Sizes(kind="evaluation")
 STATES = 1_000  # of the model; the exploration of a mutant with more states stops, and its result is not used
 
 
 def shipped_programs() -> Iterator[tuple[str, Program]]:
-    """Yield (name, program) for every schedule of the library at two sizes. The smaller program has two replicas."""
+    """Yield (name, program) for every schedule of the library at two sizes. Those of the smaller size have two replicas."""
     for name, (small, middle) in SMALL.items():
         yield f"{name}, width 2", program(name, width=2, **small)
         yield name, program(name, **middle)
@@ -134,10 +135,10 @@ def difference(p: Program, seed: int) -> str:
 def check_mutants(
     programs: Iterator[tuple[str, Program]], count: int, classes: dict[Mutation, Results], run: bool = True
 ) -> None:
-    """Check up to `count` mutants of every class for each program, fewer for the header.
+    """Check up to `count` mutants of every class for each program; for the classes in HEADER, up to count / OF_HEADER.
 
     classes: the results by class, to which these are added; run: whether mutants are explored and run (`Results.check`), unless
-    their execution equals that of the program or of a mutant before.
+    their execution equals that of the program or of an earlier mutant of it.
     """
     for name, p in programs:
         assert not codes(p) and not reason_of(p), name
@@ -150,7 +151,7 @@ def check_mutants(
 
 
 def execution(p: Program) -> object:
-    """Return all parts of a program on which its execution depends."""
+    """Return all parts of a program on which its execution depends, for a model without tied parameters."""
     h = p.header
     return h.width, h.ranks, h.window, h.machine, h.kind, h.pipes, tuple(p.stream(g) for g in range(p.world))
 

@@ -19,9 +19,9 @@ from chimerac.chimera_ir.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """The result of exploring all interleavings.
+    """The result of exploring interleavings.
 
-    states: how many were visited; finals: for each final state, whether all ranks ended correctly.
+    states: how many were found; finals: for each final state that was visited, whether all ranks ended correctly.
     """
 
     states: int
@@ -30,7 +30,7 @@ class Explored:
 
 @dataclass(slots=True)
 class Transition:
-    """A transition. It is enabled if all ranks have reached `positions` and all `operations` are complete."""
+    """A transition. It is enabled if each rank in `positions` has reached its position and all `operations` are complete."""
 
     positions: list[tuple[int, int]] = field(default_factory=list)  # (rank, how many actions it must have executed)
     operations: int = 0  # those that must be complete, one bit for each
@@ -39,7 +39,8 @@ class Transition:
 def explore(program: Program, machine: str, limit: int = 10**6) -> Explored:
     """Visit every reachable state, but stop when there are more than `limit`.
 
-    A channel must have as many SENDs as RECVs, and all members of a collective must launch it.
+    A channel must have as many SENDs as RECVs, a task must read a value of every message after its RECV, and all members of a
+    collective must launch it.
     """
     ranks, operations = transitions_of(program, machine)
     lengths, all_complete = [len(actions) for actions in ranks], (1 << len(operations)) - 1
@@ -66,7 +67,7 @@ def explore(program: Program, machine: str, limit: int = 10**6) -> Explored:
 
 
 def ends_on(program: Program, machine: str) -> bool:
-    """Return whether the program ends in the one run in which every transition is taken as soon as it is enabled."""
+    """Return whether the program ends in one run, which takes transitions as long as any is enabled."""
     ranks, operations = transitions_of(program, machine)
     positions, complete, pending = [0] * len(ranks), 0, [*enumerate(operations)]
     moved = True
@@ -96,7 +97,7 @@ def is_enabled(transition: Transition, positions: Sequence[int], complete: int) 
 def transitions_of(program: Program, machine: str) -> tuple[list[list[Transition]], list[Transition]]:
     """Return the actions of every rank, and the completions of operations.
 
-    FREEs, and tasks that wait for no value, are left out, because no other transition depends on them.
+    FREEs, and tasks that wait for no message, are left out: they wait for no other rank, and no other rank waits for them.
     """
     h = program.header
     window = {"posted": None, "rendezvous": 0}.get(machine, h.window)  # None: a SEND never waits
@@ -186,7 +187,10 @@ def values_of(i: Recv) -> Iterator[tuple[str, int, int, int]]:
 
 
 def values_read(i: Instruction) -> Iterator[tuple[str, int, int, int]]:
-    """Yield the values that a task may have to wait for. The act that a backward also reads arrived before the forward."""
+    """Yield the values that a task may have to wait for.
+
+    A backward or a RECOMPUTE may also read an act. The forward has waited for it before.
+    """
     if isinstance(i, Fwd | Bwd | BwdInput):
         value = "act" if isinstance(i, Fwd) else "grad"
         yield from ((value, i.pipe, i.stage, m) for m in i.micro_batches)

@@ -49,7 +49,7 @@ def redirect_peer(d: Draft, at: Place, rng: random.Random) -> bool:
 
 def change_stage(d: Draft, at: Place, rng: random.Random) -> bool:
     i = d.at(at)
-    # Of instructions of the same kind; for a FREE, of RECVs.
+    # The stages of the rank's instructions of the same kind; for a FREE, those of its RECVs.
     likely = [x.stage for x in d.streams[at[0]] if isinstance(x, Recv if isinstance(i, Free) else type(i))]
     stage = different_number(rng, d.header.stages + 1, i.stage, likely)
     return d.put(at, replace(i, stage=stage, **({"group": stage_group(stage)} if isinstance(i, AllReduce) else {})))
@@ -110,7 +110,7 @@ def delay_send(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def pair_with_next(d: Draft, at: Place, __: random.Random) -> bool:
-    """Begin an overlapped pair at a task, or end the pair that begins there."""
+    """Begin an overlapped pair at a task, or undo the pair that begins there."""
     i = d.at(at)
     return isinstance(i, Task) and d.put(at, replace(i, overlap=not i.overlap))
 

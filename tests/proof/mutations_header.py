@@ -69,13 +69,13 @@ def replaced(numbers: tuple[int, ...], at: int, by: int) -> tuple[int, ...]:
 
 
 def header_costs(d: Draft, _: Place, rng: random.Random) -> bool:
-    """Change a cost. A program has its costs beside its header, so no entry of `CHANGES` can do this."""
+    """Change the costs. A program has them beside its header, so no entry of `CHANGES` can do this."""
     d.costs = changed_costs(d.costs, rng)
     return True
 
 
 def changed_costs(c: Costs, rng: random.Random) -> Costs:
-    """Return costs in which the cost of a hop, or the costs of one kind of task, are changed."""
+    """Return costs with a new cost of a hop, with one new cost of a kind of task, or with another number of costs of a kind."""
     name = rng.choice([f.name for f in fields(Costs)])
     if name == "hop":
         return replace(c, hop=rng.randint(0, 9))

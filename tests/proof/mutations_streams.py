@@ -1,4 +1,4 @@
-"""More mutations of a correct program: added instructions, other values, exchanged streams, and groups split or merged."""
+"""More mutations of a correct program: added instructions, other values, recomputation, exchanged streams, other groups."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from tests.proof.draft import Draft, Mutation, Place
 
 
 def operands(d: Draft, at: Place, rng: random.Random) -> tuple[int, int, tuple[int, ...]]:
-    """Return pipe, stage and micro-batches for a new instruction: usually those of the one at this place."""
+    """Return pipe, stage and micro-batches for a new instruction: usually those of the one at this place.
+
+    An ALLREDUCE has only a stage. The pipe is then drawn, and the micro-batch is the first one of this pipe.
+    """
     i = d.at(at)
     if isinstance(i, AllReduce):
         p = rng.randrange(len(d.header.pipes))
@@ -74,7 +77,10 @@ def toggle_recompute(d: Draft, at: Place, _: random.Random) -> bool:
 
 
 def permute_streams(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Exchange the streams of two ranks or of all, in each replica. Peers, or peers and placements, may be renumbered too."""
+    """Exchange the streams of two ranks or of all, in each replica.
+
+    The ranks that instructions name may be renumbered too, and with them the placements.
+    """
     h = d.header
     if h.ranks == 1:
         return False
@@ -128,7 +134,7 @@ def with_other_end(d: Draft, at: Place, rng: random.Random) -> Iterator[Place]:
 
 
 def split_group(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Split an instruction over several micro-batches in two; for a transfer usually at both ends."""
+    """Split an instruction with several micro-batches into two instructions; for a transfer usually at both ends."""
     i = d.at(at)
     if isinstance(i, AllReduce) or len(i.micro_batches) < 2:
         return False

@@ -1,13 +1,13 @@
 """Explores all interleavings with the scheduler of loopback, which normally draws one at random.
 
-Every rank executes the posts and waits of its stream on the real transport, with messages of one number. A rank lets another
-one continue before each post and at each wait, even if it need not wait. What a rank does from one such point to the next is a
+Every rank makes the posts and waits of its stream on loopback itself, with messages of one number. A rank lets another one
+continue before each post and at each wait, even if it need not wait. What a rank does from one such point to the next is a
 turn. The position of a rank is the number of turns that it has begun, so positions do not depend on the interleaving. A state
 is the tuple of the positions. Runs are repeated from the start with other choices until there is no new state to reach. Turns
 that post nothing are not reordered with turns of other ranks, because their order has no effect.
 
-`thorough` takes every choice in every state, and also checks that the positions determine the whole state: it compares the
-contents of the transport with those of the first visit.
+With `thorough`, they are reordered too: every choice is taken in every state. It is also checked that the positions determine
+everything else: the contents of the transport and of the buffers are compared with those of the first visit.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class GreenletScheduler(Scheduler):
 class CountingNetwork(Network):
     """A network that counts the sends, receives and collectives that are posted on it."""
 
-    launched = 0  # collectives that are posted
+    launched = 0  # how many times a rank has posted a collective
 
     def collective_queue(self, rank: int) -> Queue:
         self.launched += 1
@@ -92,7 +92,7 @@ class CountingNetwork(Network):
 class Exploration:
     """The exploration of one program on one machine.
 
-    seen: by visited state, the contents of the transport if `thorough`, else None.
+    seen: by visited state, what `contents` returns if `thorough`, else None.
     """
 
     program: Program
@@ -157,8 +157,8 @@ class Exploration:
             self.finals[tuple(positions)] = scheduler.stopped_by is None and all(correct)
 
     def visit(self, state: State, content: object) -> None:
-        """Record a state. At each later visit the contents of the transport must be the same."""
-        assert self.seen.setdefault(state, content) == content, "the positions of the ranks do not determine the state"
+        """Record a state. At each later visit `content` must be the same: what `contents` returns, or None."""
+        assert self.seen.setdefault(state, content) == content, "the positions of the ranks do not determine the contents"
 
     def to_explore(self, ready: Sequence[int], positions: list[int]) -> Sequence[int]:
         """Return the ranks whose next turns must be explored: one alone if its turn is known to post nothing.
@@ -170,18 +170,21 @@ class Exploration:
 
 
 def explore(program: Program, machine: Machine, thorough: bool = False) -> Explored:
-    """Explore all interleavings of a program on a machine. Every channel must have as many SENDs as RECVs."""
+    """Explore all interleavings of a program on a machine. Every channel must have as many SENDs as RECVs.
+
+    thorough: whether every choice is taken in every state, and the contents are compared.
+    """
     return Exploration(program, machine, thorough).run()
 
 
 def contents(network: Network, buffers: list[list[Tensor]]) -> object:
-    """Return the contents of the transport and of all receive buffers."""
+    """Return the contents of the transport, and of the buffers of all receives and all-reduces."""
     channels = sorted(
         (k, c.sends, c.receives, c.completed, len(c.unmatched)) for k, c in network.channels.items() if c.sends + c.receives
     )
     queues = sorted((str(k), tuple((x.missing, x.complete) for x in queue)) for k, queue in network.queues.items() if queue)
     collectives = sorted((k, operation.missing, sorted(posted)) for k, (operation, posted) in network.collectives.items())
-    # A buffer is NaN while nothing is received. NaN is not equal to itself, so -1 takes its place.
+    # A receive buffer is NaN from its RECV until the message arrives. NaN is not equal to itself, so -1 takes its place.
     return channels, queues, collectives, [torch.cat(b).nan_to_num(-1).tolist() if b else [] for b in buffers]
 
 
@@ -233,7 +236,7 @@ def execute(transport: Loopback, own: Calls, buffers: list[Tensor]) -> bool:
                 correct &= buffer.item() == rest[1]
             case _:
                 ranks, number = rest
-                # There are at most 64 ranks, so the numbers that ranks add in all-reduces are all different.
+                # The programs have at most 64 ranks, so the numbers that ranks add in all-reduces are all different.
                 buffers.append(torch.tensor([number * 64.0 + transport.rank]))
                 expected = sum(number * 64.0 + r for r in ranks)
                 all_reduces.append((transport.launch_all_reduce(ranks, buffers[-1]), buffers[-1], expected))

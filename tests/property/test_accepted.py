@@ -3,6 +3,8 @@
 a SEND later       past any instruction except a SEND of its channel, if the program then does not deadlock
 a RECV earlier     past any instruction except a RECV of its channel
 tasks exchanged    adjacent tasks that do not depend on each other
+
+All programs here are for the machine `window`.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ rank 1:
   BWD main s1 m0
   BWD main s1 m1; SEND grad main s0 m0 -> 0; SEND grad main s0 m1 -> 0
 """,
-    "no transfer before it is needed, micro-batches in another order": """
+    "RECVs as late as possible, micro-batches in another order": """
 rank 0:
   FWD main s0 m1; SEND act main s1 m1 -> 1
   FWD main s0 m0; SEND act main s1 m0 -> 1; RECV grad main s0 m0 <- 1
@@ -76,7 +78,10 @@ def test_programs_written_by_hand_are_accepted(name: str) -> None:
 
 
 def channel_end(g: int, i: Instruction) -> tuple[object, ...] | None:
-    """Return ("send" or "recv", sender, receiver) for a SEND or RECV, ("all-reduce",) for an ALLREDUCE, None for a task."""
+    """Return ("send" or "recv", sender, receiver) for a SEND or RECV, ("all-reduce",) for an ALLREDUCE.
+
+    Return None for a task. These programs have no FREE.
+    """
     match i:
         case Send():
             return ("send", g, i.peer)
@@ -153,7 +158,7 @@ def test_correct_changes_are_accepted(name: str, changes: Callable[[Streams], It
 
 
 def test_a_receive_may_move_earlier() -> None:
-    """Posting a RECV earlier, but not past a RECV of its channel, can unblock a SEND, but never block one."""
+    """A RECV that is posted earlier, but not past a RECV of its channel, never blocks a SEND on this machine."""
     for p in PROGRAMS.values():
         for changed in list(earlier_receives(streams(p)))[::7]:
             verify(with_streams(p, changed))

@@ -130,10 +130,11 @@ def test_chimera_has_its_makespan_at_one_unit(D: int, f: int) -> None:
 @pytest.mark.parametrize(("D", "N"), SIZES)
 def test_interleaved_has_its_bubble_activations_and_weights(D: int, N: int, v: int) -> None:
     p = program("interleaved", D=D, N=N, v=v)
-    # (D - 1)(F + B) / v if F and B are the costs of a rank's share, as in Narayanan et al., SC'21, section 2.2.
-    # Here they are the costs of a stage, a v-th of the share, so the division by v is done.
+    # A share is what a rank has of the model: v stages. With F and B as the costs of a share, the bubble is (D - 1)(F + B) / v:
+    # Narayanan et al., SC'21, section 2.2. Here F and B are the costs of a stage, a v-th of those of a share.
     check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * v * (F + B), COSTS[:2])
-    # D (1 + (D - 1) / (Dv)) activations of a share on rank 0 are Dv + D - 1 activations of a stage, if there are that many.
+    # Rank 0 holds D (1 + (D - 1) / (Dv)) activations of a share, which are Dv + D - 1 of a stage. If there are fewer in all, it
+    # holds all of them.
     activations = peaks(p).activations
     assert activations == tuple(min(v * D + D - 1 - 2 * r, N * v) for r in range(D))
     assert max(activations) == min(D * v + D - 1, N * v)

@@ -217,9 +217,9 @@ def test_hanayo_has_its_bubble_and_activations(D: int, w: int) -> None:
 
 
 def lower_bound(p: Program, costs: tuple[int, int, int] = UNIT) -> int:
-    """Return a lower bound on the makespan of any order at hop 0.
+    """Return a lower bound on the makespan of any order with these placements at hop 0.
 
-    It is the maximum over ranks of the earliest start plus the costs of all tasks. A rank can start when the first
+    It is the maximum over ranks of the earliest start plus the costs of all tasks of the rank. A rank can start when the first
     micro-batch of a pipe has passed the stages before the rank's first stage in this pipe. No wait for other ranks is
     added after the last task, because that task can be a weight gradient.
 
@@ -235,7 +235,7 @@ def lower_bound(p: Program, costs: tuple[int, int, int] = UNIT) -> int:
 
 
 def is_known_to_reach_the_bound(D: int, N: int, f: int) -> bool:
-    """Return whether the greedy order of chimera_zb is known to reach the lower bound. MISSED may not have these sizes."""
+    """Return whether the greedy order of chimera_zb is known to reach the lower bound. Then MISSED must not have this size."""
     return N == D or (D in (4, 6, 8, 16) if f == 1 else D <= 16)
 
 

@@ -35,7 +35,7 @@ def random_times(r: random.Random, p: Program) -> tuple[Durations, ReferenceNetw
 
     A third of the pairs of ranks have links of their own. All other pairs, and all-reduces, use the common link.
     """
-    scale = 10 ** r.uniform(-6, -1)  # seconds that a task takes at most; a large message takes about as long
+    scale = 10 ** r.uniform(-6, -1)  # seconds: the most that a task takes, and that 10^6 bytes occupy a link
     tasks = {op: [r.choice([0.0, r.uniform(0, scale)]) for _ in range(p.header.stages)] for op in TASKS}
     common = Link(r.choice([0.0, r.uniform(0, scale)]), r.uniform(1, 20) * 1e6 / scale)
     pairs = [(a, b) for a in range(p.world) for b in range(p.world)]

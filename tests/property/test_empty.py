@@ -70,7 +70,7 @@ def test_a_listed_task_of_a_pipe_without_micro_batches_is_refused() -> None:
 
 
 def formulas(names: str) -> st.SearchStrategy[str]:
-    """Return a strategy of integer expressions of these names, with many divisions whose divisor may be 0.
+    """Return a strategy of integer expressions of these names, Z, N and numbers, with many divisions whose divisor may be 0.
 
     names: the names, each of one letter.
     """

@@ -24,7 +24,7 @@ from tests.proof.growth_inputs import Part, Recipe
 from tests.proof.growth_targets import READERS, Reader
 
 # (D, N) of three programs for each measure. Each program is about four times as long as the one before. For bytes the programs
-# are larger, because bytes that depend on no size outweigh the others at (4, 16).
+# are larger: at (4, 16) bytes that depend on no size outweigh the others. A peak is a maximum, so they do not cancel.
 SIZES = {lines: ((4, 16), (8, 32), (16, 64)), peak: ((8, 32), (16, 64), (32, 128))}
 SLACK = 1.25  # the most that `growth` may return: linear costs give 1, quadratic ones 4
 

@@ -33,9 +33,10 @@ SIZES = Sizes(ranks=4, stages=4, pipes=2, micro_batches=3)
 
 
 def random_programs(r: random.Random) -> Iterator[Program]:
-    """Yield a random program for each machine on which it terminates, and for some machines a version arranged for it.
+    """Yield one random program, once for each machine on which it terminates.
 
-    Yield nothing if the program is wrong or terminates on no machine.
+    For some machines also yield a version that is arranged for the machine. Yield nothing if the program is wrong or terminates
+    on no machine.
     """
     tasks = random_tasks(r, SIZES)
     p = lower_tasks(tasks, r)

@@ -58,8 +58,7 @@ def random_case(r: random.Random) -> tuple[Program, LayeredModel]:
     """Return a random program with a machine on which it terminates, and a random model for it."""
     p = lower_tasks(random_tasks(r), r)
     p = p.with_header(machine=r.choice([machine for machine, terminates in machines(ProgramIndex(p)).items() if terminates]))
-    tied = bool(p.header.tied) or (p.header.stages == 1 and r.random() < 0.5)
-    return p, random_model(r, p.header.stages, tied)
+    return p, random_model(r, p.header.stages, tied=bool(p.header.tied))
 
 
 def wrong_predictions(p: Program, model: Model, seed: int, samples: Any = None) -> list[str]:

@@ -1,7 +1,7 @@
 """Mutants of correct programs: the verifier rejects a mutant, or the mutant still computes the same.
 
 A few mutants of every class are checked as in tests/proof/kills.py; `make proof` checks more. Whether a mutant computes the
-same is decided by code that shares nothing with the verifier.
+same is decided without the verifier.
 """
 
 from __future__ import annotations

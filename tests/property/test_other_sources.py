@@ -108,7 +108,7 @@ class Published:
         self.phases(N)
 
     def pipe_of(self, phase: int) -> int:
-        """Return the pipe in which the rank is in the first half, if `phase` is 0; the other pipe, if it is 1."""
+        """Return for phase 0 the pipe of which this rank has a stage of the first half; for phase 1 the other pipe."""
         return 1 - phase if self.second_half else phase
 
     def record(self, op: str, pipe: int, m: int, overlap: bool = False) -> None:
@@ -147,7 +147,7 @@ class Published:
             self.W()
             self.F(1)
         for i in range(N // 2 - self.D + self.from_end + 1):  # 4: nF0B1F1B0
-            if i == 0 and inner == 0:  # the two middle ranks do not overlap their first F and B
+            if i == 0 and inner == 0:  # the two middle ranks do not overlap the first F and B here
                 self.F(0)
                 self.B(1)
             else:

@@ -61,7 +61,7 @@ def test_a_printed_tree_parses_to_itself(tree: n.Schedule) -> None:
 def test_a_random_program_is_equal_after_writing_and_reading(p: Program) -> None:
     for write, read in ((program_to_json, program_from_json), (program_to_text, program_from_text)):
         reread = read(write(p))
-        # Programs are equal if their digests are. What a digest does not contain shows only in the header and the streams.
+        # Programs are equal if their digests are. A field that a digest lacks shows only in the header and the streams.
         assert (reread.header, streams(reread)) == (p.header, streams(p))
         assert reread == p and reread.digest == p.digest
         assert write(reread) == write(p)

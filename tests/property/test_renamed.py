@@ -1,4 +1,7 @@
-"""The compiler knows no scheme: with other names, and its pipes in another order, a schedule compiles to the same streams."""
+"""The compiler knows no scheme: with other names, a schedule compiles to the same streams.
+
+Its pipes are also declared in another order, except for `order greedy`.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,11 @@ def new_name(word: str, reserved: frozenset[str] = RESERVED) -> str:
     return word if word in reserved else f"x{len(word)}_{word[::-1]}"
 
 
+def new_pipe_name(name: str) -> str:
+    """Return the name that a pipe has in the renamed text. name: with its index, if it has one, such as down[0]."""
+    return re.sub(r"^\w+", lambda match: new_name(match[0]), name)
+
+
 def is_greedy(tree: n.Schedule) -> bool:
     return any(isinstance(s, n.Greedy) for s in tree.statements)
 
@@ -47,7 +55,9 @@ def renamed(source: Source) -> str:
 
 
 def by_name(p: Program, rename: bool) -> list[list[tuple[object, ...]]]:
-    """Return the streams. Each instruction has the name of its pipe, and its micro-batches are numbered within the pipe.
+    """Return the streams. An ALLREDUCE stays as it is.
+
+    Every other instruction has the name of its pipe, and its micro-batches are numbered within the pipe.
 
     rename: give the pipes the names that they have in the renamed text.
     """
@@ -56,7 +66,7 @@ def by_name(p: Program, rename: bool) -> list[list[tuple[object, ...]]]:
         if isinstance(i, AllReduce):
             return (i,)
         pipe = p.header.pipes[i.pipe]
-        name = re.sub(r"^\w+", lambda match: new_name(match[0]), pipe.name) if rename else pipe.name
+        name = new_pipe_name(pipe.name) if rename else pipe.name
         ids = tuple(pipe.micro_batches.index(m) for m in i.micro_batches)
         return (replace(i, pipe=0, micro_batches=(0,)), name, ids)
 
@@ -81,4 +91,4 @@ def test_a_renamed_copy_compiles_to_the_same_streams(schedule: str, width: int) 
         assert other.header.parameters == {new_name(k): v for k, v in p.header.parameters.items()}
         # A text with several declarations of pipes has them in another order.
         if len({pipe.name.partition("[")[0] for pipe in p.header.pipes}) > 1 and not is_greedy(parse(find(schedule))):
-            assert [pipe.name for pipe in other.header.pipes] != [new_name(pipe.name) for pipe in p.header.pipes]
+            assert [pipe.name for pipe in other.header.pipes] != [new_pipe_name(pipe.name) for pipe in p.header.pipes]

@@ -76,7 +76,7 @@ def sizes_unchanged(help: str) -> list[dict[str, int]]:
 
 
 def test_reordered_tasks_over_several_micro_batches_are_counted() -> None:
-    """The programs number their lists of micro-batches differently. So tasks must be compared by their micro-batches."""
+    """`forwards` numbers its lists of micro-batches in another order. So tasks must be compared by their micro-batches."""
     p = tasks_only(program("1f1b", D=1, N=4))
     original = with_streams(p, [[Fwd(0, 0, (0, 1)), Fwd(0, 0, (2, 3)), Bwd(0, 0, (0, 1)), Bwd(0, 0, (2, 3))]])
     forwards = with_streams(p, [[Fwd(0, 0, (2, 3)), Fwd(0, 0, (0, 1)), Bwd(0, 0, (0, 1)), Bwd(0, 0, (2, 3))]])
@@ -341,7 +341,7 @@ def test_the_help_for_a_program_that_deadlocks_was_tried() -> None:
 
 
 def test_arranging_works_if_it_is_suggested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For programs that deadlock, or whose collectives have no common order: the command that the help names is run."""
+    """For programs that deadlock, or whose collectives have no common order: the suggested option is given to chimerac."""
     suggested, path = 0, tmp_path / "hung.json"
     for _, p in islice(candidates(seed=5), 400):
         try:

@@ -41,7 +41,7 @@ def test_skip_connections_shared_modules_and_own_parameters_work_across_cuts() -
 
 
 class Marked(nn.Module):
-    """Puts a parameter of its own before the sequence. It reads the parameter between the calls of two layers."""
+    """Puts a parameter of its own before the sequence. It uses the parameter between the calls of two layers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -67,7 +67,7 @@ def test_a_function_or_a_file_that_does_not_exist_is_refused(tmp_path: Path) -> 
         check_own(f"{tmp_path}/none.py:Net")
 
 
-def test_names_that_any_statement_of_the_file_binds_are_found(tmp_path: Path) -> None:
+def test_the_names_that_a_file_binds_outside_functions_and_classes_are_found(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
         """

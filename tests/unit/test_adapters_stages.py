@@ -32,8 +32,11 @@ class Gates(nn.Module):
         return self.head(x)
 
 
-def test_the_parameters_of_a_stage_are_in_the_order_of_the_module() -> None:
-    """Ranks sum gradients in this order. The order of a set of names would differ from process to process."""
+def test_the_order_of_the_parameters_of_a_stage_is_fixed() -> None:
+    """Ranks sum gradients in this order: first the modules that the stage calls, then the others in the order of the module.
+
+    The order of a set of names would differ from process to process.
+    """
     model = cut(Gates, {"tokens": TOKENS}, loss=cross_entropy, targets=TOKENS)
     gates = [f"{name}.{kind}" for name in "abcdefgh" for kind in ("weight", "bias")]
     stages = [model.build_stage(range(k, k + 1), seed=0) for k in range(len(model.layer_names))]
@@ -47,14 +50,14 @@ def test_the_parameters_of_a_stage_are_in_the_order_of_the_module() -> None:
     assert [tied.name for tied in describe(model, SAMPLES).tied] == gates[:8]
 
 
-def test_a_stage_has_the_tensors_that_it_needs_and_no_others() -> None:
+def test_which_fields_stages_read_and_which_parameters_a_stage_has() -> None:
     model = skips()
     names = model.layer_names
     assert names == ("embed", "norm", "down.0", "norm (2)", "down.1", "up.0", "up.1", "norm (3)", "head")
     stages = [model.build_stage(range(k, k + 1), seed=0) for k in range(len(names))]
     # Each stage computes itself what is between calls: stages 1 and 2 multiply the embedding by the mask.
     assert [stage.reads for stage in stages[:5]] == [("tokens",), ("mask",), ("mask",), (), ()]
-    # Skips has a buffer of its own. So every stage has its own parameter too: `scale`, which only later stages use.
+    # Skips has a buffer of its own. So every stage has all tensors of Skips itself, also `scale`, which only later stages use.
     assert set(stages[2].parameters_by_name()) == {"down.0.bias", "down.0.inner.weight", "down.0.inner.bias", "scale"}
 
 

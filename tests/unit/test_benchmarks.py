@@ -1,4 +1,4 @@
-"""Benchmarks: rows, ratios and missed goals of reports, and their blocks in docs/benchmarks.md. Nothing is measured."""
+"""Benchmarks: rows, ratios and missed goals of reports, and the blocks of docs/benchmarks.md. Nothing is measured."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def overlap(eager_exposed_s: float, eager_s: float) -> dict[str, list[dict[str, 
     return dict.fromkeys(RUNS, rows)
 
 
-def test_the_report_of_overlap_counts_the_missed_goals() -> None:
+def test_the_report_of_overlap_has_a_line_for_each_missed_goal() -> None:
     text, met = bench_overlap.report(overlap(eager_exposed_s=0.3, eager_s=1.3))
     assert met and "| 4 Gbit/s | `sync eager` | 1300 ms | 300 ms | 0.650 | 0.650 to 0.650 | 0.300 | 0.300 to 0.300 |" in text
     # Of `sync eager`: the exposed time, the time of an iteration, and how many goals are missed.
@@ -121,6 +121,6 @@ def test_a_ratio_is_computed_in_each_round() -> None:
     assert ratios([1.0, 10.0, 100.0], [2.0, 10.0, 400.0]) == pytest.approx((0.375, 0.5, 0.75))
 
 
-def test_the_page_has_the_block_of_every_benchmark() -> None:
+def test_the_page_of_benchmarks_has_its_four_blocks() -> None:
     for name in ("runtime", "instructions", "timed", "overlap"):
         assert recorded(name, PAGE)

@@ -19,8 +19,8 @@ BLOCKING = [op for op in Op if blocks(op)]
 def operations_where_ranks_stop() -> frozenset[int]:
     """Return the operations at which a rank of some program waits forever, on the machine `rendezvous`.
 
-    The programs are two programs of the library in which one instruction is moved: each instruction to each other place of its
-    stream.
+    The programs are those of two schedules of the library, in which one instruction is moved: each instruction to each other
+    place of its stream.
     """
     ops: set[int] = set()
     for name, size in (("1f1b", 3), ("zb_h1", 2)):

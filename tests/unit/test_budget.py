@@ -27,7 +27,7 @@ UNMET = "schedule x param N = 3 require N % 4 == 0 " + RIGHT.removeprefix("sched
 
 
 def compile_and_count(source: Source, **given: int) -> tuple[str, int]:
-    """Return the digest of the program, or its findings, and the operations that the compilation took."""
+    """Return the digest of the program, or the findings if there is none, and the operations that the compilation took."""
     budget = Budget()
     try:
         result = compile_source(source, given, budget=budget).program.digest

@@ -117,7 +117,7 @@ def test_a_tied_parameter_is_reduced_once_and_not_with_the_other_parameters_of_i
     first, second = (4 * sum(layer.parameters for layer in model.layers[a:b]) for a, b in ((0, 2), (2, 4)))
     # A ring of 2 ranks all-reduces the stage without the tied parameter, a ring of 4 ranks the tied parameter.
     assert row["all_reduced_bytes"] == max(first, second) - 4096 + 4096 * 2 * 3 // 4
-    assert row["all_reduced"] == 1, "a ring of 2 ranks sends as much as a stage has; tied parameters are not counted"
+    assert row["all_reduced"] == 1, "each of 2 ranks sends as much as its stage has; tied parameters are not counted"
 
 
 def test_a_schedule_that_cannot_run_has_the_reason_in_its_row(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +130,9 @@ def test_a_schedule_that_cannot_run_has_the_reason_in_its_row(capsys: pytest.Cap
     assert "stage 7" in compared(capsys, "1f1b", "--recompute", "7", status=1)["1f1b"]["reason"]
 
 
-def test_the_row_of_a_file_is_named_by_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_has_a_row_named_by_its_path_unless_it_is_wrong_at_every_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     own = tmp_path / "own.sched"
     own.write_text("schedule mine  param N = 2  ranks 2  stages 2  pipe a { stage s on rank s micro_batches N }\n"
                    "order ticks { F(s, m) at s + m  B(s, m) at 99 - s + m }")  # fmt: skip
@@ -141,7 +143,7 @@ def test_the_row_of_a_file_is_named_by_its_path(tmp_path: Path, capsys: pytest.C
     assert compared(capsys, str(own), "1f1b", "-p", "D=3")[str(own)]["reason"].startswith("E205"), "D - 3 is 0"
     own.write_text(own.read_text().replace("s + m ", "s + x "))
     assert main(["compare", str(own), "1f1b"]) == 1
-    assert "E201" in capsys.readouterr().err, "an error in the text is a finding of the command, and not a row of the table"
+    assert "E201" in capsys.readouterr().err, "an error at every size is a finding of the command, and not a row of the table"
 
 
 def test_the_setting_has_costs_recomputation_and_other_parameters(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def test_a_noun_is_singular_or_plural_as_its_count_requires(number: int, noun: s
     assert count_text(number, noun) == text
 
 
-def test_the_report_of_one_rank_is_in_the_singular() -> None:
+def test_each_noun_of_the_sizes_agrees_with_its_own_count() -> None:
     assert sizes_text(ranks=1, stages=2, micro_batches=1) == "1 rank, 2 stages, 1 micro-batch"
     program = compile_text(ONE).program
     assert report(program, simulate(program)).splitlines()[1] == (
@@ -43,7 +43,7 @@ def test_the_report_of_one_rank_is_in_the_singular() -> None:
     )
 
 
-def test_the_finding_about_the_number_of_ranks_is_in_the_singular() -> None:
+def test_the_finding_about_the_number_of_ranks_agrees_with_its_counts() -> None:
     [finding] = findings_of_call(check_world, compile_text(ONE).program, 2)
     assert finding.message == "1 rank is needed and 2 were started"
     assert finding.notes == ("1 data-parallel replica x 1 pipeline rank",)

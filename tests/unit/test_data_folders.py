@@ -92,14 +92,16 @@ def test_plain_files_are_read_row_by_row_with_their_splits(ending: str, tmp_path
     assert folder_documents(folder, "text").note == "test not read"
 
 
-def test_what_datasets_has_saved_is_read_with_its_splits(tmp_path: Path) -> None:
+def test_what_datasets_has_saved_is_read_offline_with_its_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
+    for name in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
     train, test = (datasets.Dataset.from_dict({"id": [*range(len(r))], "text": r}) for r in (TRAIN, HELD_OUT))
     train.save_to_disk(tmp_path / "one", num_shards=3)
     assert rows_of(tmp_path / "one", tmp_path / "p") == (TRAIN, None)
     datasets.DatasetDict({"train": train, "test": test}).save_to_disk(tmp_path / "several")
     assert rows_of(tmp_path / "several", tmp_path / "p") == (TRAIN, HELD_OUT)
-    assert os.environ["HF_DATASETS_OFFLINE"] == os.environ["HF_HUB_OFFLINE"] == "1", "set before datasets is imported"
+    assert os.environ["HF_DATASETS_OFFLINE"] == os.environ["HF_HUB_OFFLINE"] == "1"
     for column, reason in (("txt", "has no column 'txt', only id, text"), ("id", "holds no texts")):
         with pytest.raises(ChimeraError, match=f"E802.*{reason}"):
             folder_documents(tmp_path / "one", column)

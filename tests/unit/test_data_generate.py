@@ -80,6 +80,7 @@ def test_a_file_that_does_not_fit_is_refused(weights: Path, tmp_path: Path) -> N
     refused(tmp_path / "gone.safetensors", "no such file")
     refused(weights.with_suffix(".pt"), "does not say what was trained")
     refused(weights, "its weights are not those of gpt-micro", "gpt-micro")
+    refused(weights, r"its weights are not those of gpt-nano/1: .* is of no layer of the model", "gpt-nano/1")
     refused(weights, "its weights are not those of gpt-nano", length=12)
     refused(weights, "bert-nano does not predict the next token", "bert-nano")
     (tmp_path / "x.safetensors").write_bytes(b"not weights")

@@ -1,4 +1,4 @@
-"""The order of samples: uniformly random in each epoch, and the sample at a place is computed without the others."""
+"""The order of samples: in each epoch a permutation that looks uniformly random, each place computed without the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_all_orders_of_four_samples_are_equally_likely() -> None:
 
 def test_places_and_samples_of_a_long_order_are_independent() -> None:
     count = 10_000
-    # By (tenth of the places, tenth of the samples): how many samples of the one are at places of the other.
+    # By (tenth of the places, tenth of the samples): how many places of this tenth have a sample of this tenth.
     cells = Counter((k * 10 // count, sample_at(seed=3, number=k, count=count) * 10 // count) for k in range(count))
     assert chisquare([cells[a, b] for a in range(10) for b in range(10)]).pvalue > 1e-3
 

@@ -71,6 +71,7 @@ def test_a_masked_language_model_gets_the_mask_token_of_its_tokenizer(tmp_path: 
     original = plain.train.field(numbers, "ids")
     is_target = targets != IGNORED
     (mask_token,) = set(tokens[is_target].tolist())
+    assert text.encoding.special is not None and mask_token == text.encoding.special.mask
     assert mask_token not in original.unique() and tokens[~is_target].equal(original[~is_target])
     assert targets[is_target].equal(original[is_target]) and 0.1 < is_target.float().mean() < 0.2
     assert data.train.valid_targets(numbers) == (int(is_target.sum()),)

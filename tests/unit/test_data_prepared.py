@@ -114,6 +114,7 @@ def test_a_damaged_file_is_refused_with_the_advice_to_delete_it(damage: str, tmp
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """The path of the folder is that of a file."""
     (tmp_path / "file").touch()
     with pytest.raises(ChimeraError, match=r"E860.*cannot be written"):
         prepared(tmp_path / "file" / "x", "u1", write_numbers, limit_s=1)

@@ -20,7 +20,7 @@ from tests.helpers import findings_of_call
 from tools import ROOT
 
 HUNDRED = np.arange(100, dtype=np.uint8)
-TEXT = Text([HUNDRED[:30], HUNDRED[30:31], HUNDRED[:0], HUNDRED[31:]])  # windows span several parts
+TEXT = Text([HUNDRED[:30], HUNDRED[30:31], HUNDRED[:0], HUNDRED[31:]])  # a window may span several parts
 
 
 def all_of(text: Text) -> bytes:

@@ -27,7 +27,7 @@ TEXT = "the quick brown fox jumps over the lazy dog while several small birds si
 
 
 def prose(count: int, seed: int = 0) -> str:
-    """Return this many words of TEXT in a random order, in sentences of eleven words."""
+    """Return `count` words, each drawn at random from TEXT, in sentences of eleven words."""
     rng = np.random.default_rng(seed)
     return "".join(word + (".\n" if k % 11 == 10 else " ") for k, word in enumerate(rng.choice(TEXT.split(), count)))
 

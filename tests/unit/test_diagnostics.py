@@ -81,7 +81,7 @@ def test_the_margin_has_the_width_of_the_line_number() -> None:
     assert found[1:5] == ["  --> a.sched:10:1", "   |", "10 | x", "   | ^ here"]
 
 
-def test_a_finding_without_a_place_has_notes_and_help_alone() -> None:
+def test_a_finding_without_a_place_shows_no_line_of_a_source() -> None:
     assert rendered_lines(None, notes=("n",), help="h") == ["error[E123]: a fact", " = note: n", " = help: h"]
 
 
@@ -105,7 +105,7 @@ def test_a_span_to_another_one_covers_both() -> None:
     assert str(a.to(b)) == "a.sched:1:7"
 
 
-def test_the_text_of_the_exception_is_that_of_its_findings() -> None:
+def test_the_exception_carries_its_findings_and_shows_them_as_text() -> None:
     error = ChimeraError([Diagnostic("E1", "one"), Diagnostic("E2", "two")])
     assert str(error) == "E1: one\nE2: two"
     assert str(refuse("E3", "a[0] is wrong", notes=("n",), help="h")) == "E3: a[0] is wrong\n = note: n\n = help: h"
@@ -134,4 +134,8 @@ def test_the_text_of_a_span_over_several_lines_has_no_comments() -> None:
     source = Source("a.sched", "let x = 1 # one\n  # two\n  + 2   # three\n")
     assert Span(source, 1, 9, 3, 6).text == "1 + 2"
     assert Span(source, 1, 9, 1, 10).text == "1"
+
+
+def test_lines_that_a_source_does_not_have_are_empty() -> None:
+    source = Source("a.sched", "let x = 1 # one\n  # two\n  + 2   # three\n")
     assert source.lines(2, 5) == ["  # two", "  + 2   # three", "", ""] and source.line(9) == source.line(0) == ""

@@ -19,7 +19,7 @@ from tests.helpers_cost import lines
 
 
 def with_stream(program: Program, rank: int, order: list[int]) -> Program:
-    """Return a program in which a rank has its instructions in another order, or fewer of them."""
+    """Return a program in which a rank has another stream. order: the instructions of this stream, by number in the old one."""
     changed = streams(program)
     changed[rank] = [changed[rank][k] for k in order]
     return with_streams(program, changed)
@@ -73,8 +73,8 @@ def test_as_many_instructions_as_possible_have_not_moved() -> None:
             assert stays == sorted(stays) and len(stays) == longest
 
 
-def test_the_lines_executed_for_a_comparison_grow_linearly() -> None:
-    """A reversed and an equal stream are compared: for other algorithms of diff, the worst and the best case."""
+def test_the_lines_executed_to_find_what_moved_grow_linearly() -> None:
+    """The places in a reversed and in an equal stream: for other algorithms of diff, the worst and the best case."""
     for order in (lambda n: range(n, 0, -1), range):
         once, twice = (lines(lambda n=n: _longest_ascending(order(n))) for n in (1000, 2000))  # noqa: B023
         assert twice < 2.1 * once

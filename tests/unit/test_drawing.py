@@ -106,13 +106,14 @@ def test_every_line_fits_the_width(columns: int, colour: bool) -> None:
 def test_no_number_is_cut_where_the_drawing_continues_below() -> None:
     """A part of a number would be the number of another micro-batch."""
     p = program("1f1b", D=2, N=120)
-    simulation = simulate(p, {"F": 1000, "B": 1999})  # they have no common unit, so a line may end anywhere
+    simulation = simulate(p, {"F": 1000, "B": 1999})  # their only common divisor is 1, so a line may end anywhere
     known = {f"{letter}{m}" for letter in "FB" for m in range(120)}
     for columns in range(40, 60):
         lines = draw_timeline(p, simulation.timeline, columns=columns).splitlines()
         bodies = [line.partition("|")[2].rstrip("|") for line in lines if line.startswith("rank 0")]
         found = [word for body in bodies for word in re.findall(r"[FB]\d+", body)]
         assert set(found) <= known and len(found) >= 230  # of 240 tasks
+        assert len(set(found)) == len(found), "a part of a number would be the number of another task"
         # A task that continues in the next line may have room for its number in neither of the two lines.
         assert len(found) == 240 or "a letter alone" in lines[-1]
 
@@ -122,7 +123,9 @@ def test_a_label_without_room_becomes_its_letter_and_the_legend_says_so(monkeypa
     assert "a letter alone" not in draw_lines(p)[-1]
     monkeypatch.setattr(drawing, "MAX_WIDTH", 60)
     lines = draw_timeline(p, simulate(p, {"F": 1000, "B": 1999}).timeline).splitlines()
-    numbers = [m for line in lines[1:3] for m in re.findall(r"[FB](\d+)", line)]
+    labels = [re.findall(r"[FB]\d+", line) for line in lines[1:3]]
+    assert all(len(set(of_rank)) == len(of_rank) for of_rank in labels), "a part of a number would be another number"
+    numbers = [label[1:] for of_rank in labels for label in of_rank]
     assert set(numbers) <= {str(m) for m in range(12)} and len(numbers) < 48  # of 48 tasks
     assert "a letter alone: no room for the number" in lines[-1]
 
@@ -140,7 +143,7 @@ def test_tasks_that_take_no_time_can_be_drawn() -> None:
         assert len(ruler_ranks_and_legend) == 1 + 2 + 1
 
 
-def test_with_costs_without_a_common_unit_the_widths_of_tasks_are_rounded() -> None:
+def test_with_costs_without_a_large_common_divisor_the_widths_of_tasks_are_rounded() -> None:
     """1000 and 1999 have no common divisor but 1, so an exact drawing would need one character per unit."""
     p = program("1f1b", D=4, N=8)
     exact, rounded = simulate(p, {"F": 1000, "B": 2000}), simulate(p, {"F": 1000, "B": 1999})
@@ -149,7 +152,7 @@ def test_with_costs_without_a_common_unit_the_widths_of_tasks_are_rounded() -> N
     assert rounded_line.startswith("rank 0 |F0 F1 F2 F3 ") and "B7--" in rounded_line
 
 
-def test_the_ruler_divides_a_unit_that_takes_many_characters() -> None:
+def test_the_ruler_divides_a_long_unit_and_counts_many_short_ones() -> None:
     p = program("1f1b", D=2, N=2)
     costs = dict.fromkeys("FBIW", Fraction(1, 20))
     assert draw_timeline(p, simulate(p, costs).timeline).splitlines()[0].split() == ["0", "0.2"]

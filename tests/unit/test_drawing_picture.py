@@ -41,7 +41,8 @@ def svg_of(name: str, costs: dict[str, int | Fraction] | None = None, inches: fl
 
 # Chimera with four ranks and four micro-batches, slot by slot: Li and Hoefler, "Chimera", SC 2021 (arXiv 2107.06925), section
 # 3.1, the figure in which the down pipe of micro-batches 0 and 1 and the up pipe of 2 and 3 are merged. A backward takes two
-# slots, as in the paper's comparison of schemes. d and u are forwards, D and U backwards of the down and the up pipe.
+# slots, as in the paper's comparison of schemes. d and u are forwards, D and U backwards of the down and the up pipe, each with
+# the number of its micro-batch; .. is an idle slot.
 PAPER = (
     "d0 d1 .. u2 U2 U2 u3 U3 U3 .. D0 D0 .. .. D1 D1",
     ".. d0 u2 d1 u3 .. U2 U2 D0 D0 U3 U3 D1 D1 .. ..",
@@ -115,7 +116,10 @@ def test_messages_that_take_time_are_in_the_legend() -> None:
 
 
 def lightness(colour: str) -> float:
-    """Return the lightness L* of a colour, from 0 for black to 100 for white. Grey print shows nothing else of a colour."""
+    """Return the lightness L* of a colour, 100 for white. Grey print shows nothing else of a colour.
+
+    The formula does not hold for colours that are nearly black.
+    """
     channels = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -147,7 +151,7 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_user_has_set(form: str
     assert re.search(rb"20\d\d-\d\d-\d\d|CreationDate", first) is None, "no date is in the file"
 
 
-def test_the_fonts_are_in_the_file() -> None:
+def test_a_pdf_has_its_fonts_and_an_svg_needs_none() -> None:
     simulation = simulate(program("chimera", D=2, N=2))
     pdf = draw_picture([simulated_panel(simulation)], "pdf", time_label(simulation))
     assert b"/FontFile2" in pdf and b"/Subtype /Type3" not in pdf
@@ -157,7 +161,7 @@ def test_the_fonts_are_in_the_file() -> None:
 
 def test_an_svg_has_a_title_and_a_description() -> None:
     svg = svg_of("chimera", D=2, N=2)
-    assert "<title>chimera D=2 N=2 f=1</title>" in svg and "makespan 6, bubble ratio 0.0 %" in svg
+    assert "<title>chimera D=2 N=2 f=1</title>" in svg and "<desc>chimera D=2 N=2 f=1: makespan 6, bubble ratio 0.0 %." in svg
 
 
 # --- sizes -------------------------------------------------------------------------------------------------------------
@@ -178,9 +182,10 @@ def test_a_long_iteration_is_drawn_without_its_middle_and_says_so() -> None:
 
 
 def test_numbers_that_do_not_fit_are_left_out_and_the_picture_says_so() -> None:
-    svg = svg_of("1f1b", inches=5.0, D=4, N=30)
-    assert "Boxes that are too narrow have no number." in svg
-    assert "Boxes that are too narrow" not in svg_of("1f1b", D=4, N=8)
+    narrow, wide = svg_of("1f1b", inches=5.0, D=4, N=30), svg_of("1f1b", D=4, N=8)
+    narrow_boxes, wide_boxes = ([box for row in drawn_boxes(svg).values() for box in row] for svg in (narrow, wide))
+    assert "Boxes that are too narrow have no number." in narrow and any(not box.texts for box in narrow_boxes)
+    assert "Boxes that are too narrow" not in wide and all(box.texts for box in wide_boxes)
 
 
 def test_too_many_rows_are_refused_with_help_and_some_of_them_can_be_drawn() -> None:

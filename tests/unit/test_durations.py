@@ -25,7 +25,7 @@ MS = 10**6  # nanoseconds
 
 
 def same_samples(samples: int) -> int:
-    """Return `samples`: the program's micro-batches have as many as the run is given, without `size 1/2`."""
+    """Return `samples`: for `find_model`, where micro-batches are as large as the run is given (no `size` in the schedule)."""
     return samples
 
 
@@ -189,7 +189,7 @@ def test_an_all_reduce_over_a_number_of_ranks_that_was_not_measured_has_the_link
     assert profile.all_reduce_s(ranks=2, size=10**9) == pytest.approx(1.002)
     assert profile.all_reduce_s(ranks=4, size=0) == pytest.approx(0.008)
     assert profile.all_reduce_s(ranks=16, size=0) == pytest.approx(0.016)  # 2 log2(16) latencies of 0.008 / (2 log2(4))
-    # Over r ranks an all-reduce moves 2 (r - 1) / r times its bytes. Over 4 ranks, 10**9 bytes take 1 s.
+    # Over r ranks an all-reduce moves 2 (r - 1) / r times its bytes. Over 4 ranks, 10**9 bytes take 1 s beside the latencies.
     assert profile.all_reduce_s(ranks=16, size=10**9) == pytest.approx(0.016 + (2 * 15 / 16) / (2 * 3 / 4))
     unmeasured = replace(profile, all_reduce=())
     assert unmeasured.all_reduce_s(ranks=2, size=10**6) == pytest.approx(2 * 0.001 + 1)  # on the link between two ranks

@@ -1,4 +1,4 @@
-"""Edits of a schedule's text, as they are tried for a finding: that they can be parsed, and what they write."""
+"""Edits of a schedule's text that are tried for a finding: the edited texts can be parsed, and have what they should."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_another_rule_gets_the_negated_condition_in_its_own_names_before_its_tic
     texts = [edited(edit) for edit in condition_edits(order.rules)]
     assert any("F p(m, s) when m >= s at (m + s)" in text for text in texts)
     for text in texts:
-        parse(Source("x", text))  # every edit is a text that can be parsed
+        parse(Source("x", text))  # every edited text can be parsed
 
 
 def test_ranks_are_counted_from_the_end_whatever_the_formula_of_their_number() -> None:
@@ -62,6 +62,7 @@ def listing_candidates(actions: str) -> list[str]:
 
 
 def test_a_loop_is_not_cut_inside_an_overlapped_pair() -> None:
+    """A cut inside the pair would leave `B &` at the end of a loop, which `listing_candidates` cannot parse."""
     found = listing_candidates("repeat N { F  B & F  B }")
     assert "repeat N { F }  repeat N { B & F  B }" in found
     assert "repeat N { F  B & F }  repeat N { B }" in found

@@ -148,7 +148,9 @@ def test_a_runner_runs_what_is_not_done(folder: Folder) -> None:
 
 
 def test_a_failed_run_stops_no_other_and_is_run_again_only_if_asked(folder: Folder) -> None:
-    folder.write("1, 2", more="include: [{parameters: {D: 2, N: 4}, skip-nonfinite: true}]\n")
+    # The run that fails is the first of three: seed 1 with N = 4. Then come the seeds 1 and 2 with N = 2.
+    cases = "cases: [{parameters: {N: 4}, skip-nonfinite: true}, {}]\nexclude: [{seed: 2, parameters: {N: 4}}]\n"
+    folder.write("1, 2", more=cases)
     printed = folder.run(code=1)
     assert "FAILED: exit status 1" in printed and "    this run fails" in printed and "--retry-failed" in printed
     assert folder.seeds() == ["1", "2"] and len(folder.events()) == 5, "the run that fails notes no end"
@@ -176,6 +178,7 @@ def test_after_a_runner_was_stopped_the_next_one_goes_on_where_it_was(stop: sign
     _, err = runner.communicate(timeout=LIMIT_S)
     assert runner.returncode == (INTERRUPTED if stop == signal.SIGINT else -stop), err
     assert have_ended([folder.events()[2].process], within_s=LIMIT_S)
+    assert len(folder.events()) == 3, "the run ended with its runner, before its own end"
     folder.run()
     started = [event.run for event in folder.events() if event.what == "start"]
     assert len(started) == 4 and started[1] == started[2], "only the run that was stopped is repeated"
@@ -206,7 +209,7 @@ def test_figures_are_those_of_the_counted_iterations(folder: Folder) -> None:
     assert float(row["samples_per_s"]) == pytest.approx(8 / 0.45)  # 2 micro-batches of 4 samples
 
 
-def test_the_utilization_of_gpus_is_read_while_iterations_are_counted(folder: Folder, commands: Path) -> None:
+def test_the_utilization_of_each_gpu_is_read_during_a_run(folder: Folder, commands: Path) -> None:
     smi = commands / "nvidia-smi"
     smi.write_text('#!/bin/sh\ncase "$1" in *name*) echo H1; echo H1;; *) echo asked >> gpus; echo 60; echo 20;; esac\n')
     smi.chmod(0o755)

@@ -94,7 +94,7 @@ def test_the_layout_of_actions(given: str, expected: str) -> None:
     assert formatted_listing(given) == expected
 
 
-def test_a_part_that_does_not_fit_has_a_line_of_its_own() -> None:
+def test_a_part_that_does_not_fit_begins_a_new_line() -> None:
     long = "let a = " + " + ".join(["long_name"] * 8)
     assert formatted(f"schedule x {long} {long.replace('a =', 'b =')}").count("\n") == 2
     listing = formatted_listing(" ".join(["F main(0)"] * 30))
@@ -116,7 +116,7 @@ def with_another_layout(draw: DrawFn, text: str) -> str:
     result = ""
     for token in TOKEN.findall(text):
         gap = draw(st.sampled_from(GAPS)) if token[0] != "#" else "\n"
-        if not gap and re.search(r"\w$", result) and (token[0].isalnum() or token[0] == "_"):  # they would be one word
+        if not gap and re.search(r"\w$", result) and (token[0].isalnum() or token[0] == "_"):  # they might become one token
             gap = " "
         result += gap + token + ("\n" if token[0] == "#" else "")
     return result

@@ -172,7 +172,7 @@ def test_a_wrong_field_is_described_in_terms_of_json(change: dict[str, object], 
         ('{"a": "x\ud800"}', "half of a surrogate pair is no character", 9),
     ],
 )
-def test_the_finding_for_invalid_json_has_reason_and_place(text: str, message: str, column: int) -> None:
+def test_the_finding_for_json_that_cannot_be_read_has_reason_and_place(text: str, message: str, column: int) -> None:
     [d] = findings_of_call(program_from_json, text, "p.json")
     assert d.span is not None
     assert (d.code, d.message, d.span.column) == ("E601", f"p.json cannot be read: {message}", column) and d.help
@@ -226,7 +226,7 @@ KINDS = ("schedule", "parameter", "pipe", "tied", "limit")  # of the names in a 
 @given(st.sampled_from((*KINDS, "model")), NAMES)
 @settings(max_examples=300)
 def test_a_program_with_any_name_is_refused_or_read_back(kind: str, name: str) -> None:
-    """A name of a header is refused when the header is made; that of a model when the program is written."""
+    """A wrong name in a header is refused when the header is made, a wrong name of a model when the program is written."""
     names = dict.fromkeys((*KINDS, "model"), "x") | {kind: name}
     try:
         header = replace(
@@ -281,7 +281,7 @@ def test_a_wrong_header_line_is_the_place_of_its_finding(old: str, new: str, mes
     assert d.span.line == 1 + text[: text.index(new)].count("\n")
 
 
-def test_spaces_empty_lines_and_comments_do_not_change_what_a_text_means() -> None:
+def test_line_breaks_empty_lines_and_comments_do_not_change_what_a_text_means() -> None:
     text = program_to_text(RIGHT).replace("; ", "\n    ").replace("\n\n", "\n# a remark\n\n   \n")
     assert program_from_text(text) == RIGHT
 
@@ -314,7 +314,7 @@ def test_programs_are_equal_exactly_when_their_digests_are() -> None:
     assert len(RIGHT.digest) == 64
 
 
-def test_a_program_gives_its_instructions_their_places_and_the_holders_of_a_stage() -> None:
+def test_a_program_gives_its_instructions_with_their_places_and_the_holders_of_a_stage() -> None:
     assert [i for g in range(RIGHT.world) for i in RIGHT.stream(g)] == RIGHT.instructions(range(len(RIGHT)))
     assert RIGHT.place(int(RIGHT.offsets[1])).startswith("rank 1, instruction 0: ")
     assert RIGHT.header.holders([0]) == (0, 1, 2, 3)

@@ -1,4 +1,4 @@
-"""The dependency DAG: its critical path is as long as the makespan, and networkx reads the same graph from its text."""
+"""The dependency DAG: its critical path is as long as the makespan, and networkx reads the same graph from its GraphML."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_longer_groups_are_suggested_if_they_leave_out_no_micro_batch() -> None:
 # --- the statement `size` ---------------------------------------------------------------------------------------------
 
 
-def test_a_size_is_kept_in_the_program() -> None:
+def test_a_size_is_kept_in_the_program_and_wrong_ones_are_refused() -> None:
     assert small(extra="size 1/2").header.micro_batch_size == (1, 2)
     assert small(extra="size 3/1").header.micro_batch_size == (3, 1)
     assert small().header.micro_batch_size == (1, 1)
@@ -177,13 +177,13 @@ ENDS = st.sampled_from(["low", "low + 1", "low + 2", "low - 1", "3", "g", "2*g"]
 @given(STARTS, ENDS, st.integers(1, 6), st.sampled_from(["rule1", "rule2"]))
 @example("4 - 2*g", "low", 6, "rule1")
 @example("0*g", "3", 6, "rule1")
-def test_groups_are_accepted_exactly_if_each_micro_batch_is_in_one_group(
+def test_groups_are_accepted_if_and_only_if_each_micro_batch_is_in_exactly_one(
     start: str, end: str, micro_batches: int, grouped: str
 ) -> None:
     low, high = f"max({start}, 0)", end.replace("low", f"max({start}, 0)")
     assume("g" in start + end)  # otherwise nothing numbers the groups (E202)
     listed = []
-    for g in range(micro_batches):  # there are at most as many groups
+    for g in range(micro_batches):  # g has these values; a group may be empty
         first, last = (eval(e, {"g": g, "max": max}) for e in (low, high))
         listed += range(first, min(last, micro_batches - 1) + 1)
     expected = {"E301"} if set(listed) != set(range(micro_batches)) else set()

@@ -24,6 +24,7 @@ def test_cgroups_are_found_up_to_the_root(monkeypatch: pytest.MonkeyPatch, tmp_p
         ({}, 8),
         ({"a/cpu.max": "max 100000"}, 8),
         ({"a/cpu.max": "250000 100000", "cpu.max": "1200000 100000"}, 2),
+        ({"a/cpu.max": "600000 100000", "cpu.max": "300000 100000"}, 3),  # the quota of the parent is the smaller one
         ({"a/cpu.max": "50000 100000"}, 1),  # half a processor
         ({"cpu.max": "1200000 100000"}, 8),  # more than the affinity allows
         ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),

@@ -57,8 +57,8 @@ def test_an_operation_is_equal_after_writing_and_reading(form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.op.name)
-def test_an_operation_is_read_into_columns_from_its_fields(form: Form) -> None:
-    """Parsers fill the columns like this, without creating instructions. An unknown field and a missing `op` are refused."""
+def test_the_fields_of_an_operation_are_accepted_and_others_refused(form: Form) -> None:
+    """Parsers fill the columns by `add_if_valid`. It creates no instruction, and refuses an unknown field or a missing `op`."""
     pipes = {name: k for k, name in enumerate(program_of_form(form).pipe_names)}
     for i in instructions(form):
         rows = Streams()

@@ -12,7 +12,7 @@ from tests.helpers import findings_of_call
 
 @pytest.fixture(autouse=True)
 def node2_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Name this host node2, give it three network interfaces, and unset the variable INTERFACE."""
+    """Name this host node2, give it three network interfaces, and unset the variable that INTERFACE names."""
     monkeypatch.delenv(INTERFACE, raising=False)
     monkeypatch.setattr(socket, "gethostname", lambda: "node2")
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0"), (3, "ib0")])

@@ -81,4 +81,5 @@ def test_a_mistake_is_named_with_its_file(file: Path, text: str, message: str, c
 def test_a_file_that_is_missing_is_named(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse_options(["--config", str(file)])
-    assert "argument --config: " in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "argument --config: " in printed and "run.yaml cannot be read" in printed

@@ -86,7 +86,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         (refuse("E812", "the loss is nan"), False),
     ],
 )
-def test_only_errors_of_torch_and_of_the_system_are_printed_with_a_traceback(
+def test_a_traceback_is_printed_unless_the_cause_is_a_finding_or_an_error_of_the_interpreter(
     error: Exception, has_traceback: bool, ended: Callable[..., str]
 ) -> None:
     printed = ended(error, job=Job())

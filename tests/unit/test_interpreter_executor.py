@@ -24,7 +24,7 @@ from tests.distributed.alone import Alone
 from tests.distributed.integers import IntegerSamples, integer_model
 from tests.distributed.programs import ONE_RANK
 
-SAMPLES, LENGTH = 2, 16  # samples of a micro-batch; tokens of a sample
+SAMPLES, LENGTH = 2, 16  # samples of a micro-batch; tokens of a sample of the GPT
 SETTINGS = Settings(iterations=20, seed=3, micro_batch=SAMPLES, rate=1e-2)
 
 

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
@@ -17,7 +18,7 @@ from chimerac.interpreter.runtime.times import Times
 from chimerac.interpreter.runtime.work import Work
 from chimerac.interpreter.transport import Transport, loopback
 from chimerac.interpreter.transport.loopback import Loopback, run_in_loopback
-from tests.distributed.integers import LENGTH, WIDTH, First, Last, Whole, integer_model
+from tests.distributed.integers import LENGTH, WIDTH, First, Last, Whole
 from tests.distributed.programs import TWO_RANKS, program
 from tests.helpers_loopback import (
     SAMPLES,
@@ -63,10 +64,22 @@ class Shifted(nn.Module):
         return x + self.shift.view(x.shape), mask
 
 
+class ChosenByMask(nn.Module):
+    """Adds the row of a table that the mask chooses. A split backward computes the gradient of the table from the mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(2, WIDTH, dtype=torch.float64))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Values:
+        return x + F.embedding(mask.squeeze(-1), self.table), mask
+
+
 def test_an_input_that_a_stage_returns_unchanged_outlives_its_buffer() -> None:
-    # s1 returns the mask unchanged. The BWD_WEIGHT of s2 reads it after s1 has released the buffer in which it arrived.
+    # s1 returns the mask unchanged. The BWD_WEIGHT of s2 reads it after s1 has released the buffer in which it arrived. The
+    # stages have 1, 2 and 2 of the five layers.
     p = program(SPLIT_PAIR, "split_pair", ranks=2, stages=3, micro_batches=2)
-    run_and_compare(p, integer_model(middle=3), seed=0, iterations=2)
+    run_and_compare(p, small_model(First, Whole, Whole, ChosenByMask, Last), seed=0, iterations=2)
 
 
 def test_a_received_gradient_that_autograd_keeps_outlives_its_buffer() -> None:

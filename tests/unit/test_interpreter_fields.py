@@ -47,7 +47,7 @@ class Words(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Adds to each word a function of the mean of all words that the mask lets through."""
+    """Adds to the vector of each word a function of the mean vector of those words of its sample that the mask lets through."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def losses(outputs: Values, targets: Values) -> Values:
 
 
 def batch(samples: int, seed: int = 1) -> tuple[Tensor, Values, dict[str, Tensor]]:
-    """Return inputs, targets and fields. The samples have different numbers of valid words, those with a target."""
+    """Return inputs, targets and fields. Sample k has k % LENGTH + 1 valid words: those with a target."""
     generator = torch.Generator().manual_seed(seed)
     words, kinds = (
         torch.randint(0, WORDS, (samples, LENGTH), generator=generator),
@@ -121,9 +121,9 @@ def pipeline(program: Program, transport: Transport, **options: Any) -> Pipeline
 
 
 def step(pipe: Pipeline, samples: int, **options: Any) -> float:
-    """Run a step with this rank's part of the batch, without the fields that the rank does not read.
+    """Run a step with the samples of this rank's replica, without the fields that the rank does not read. Return its loss.
 
-    samples: of the whole batch. options: further arguments of Pipeline.step, or other values of the divisors and fields.
+    samples: of the whole batch. options: further arguments of Pipeline.step, or other values of the divisor and the fields.
     """
     words, targets, fields = batch(samples)
     width, replica = pipe.program.header.width, pipe.replica
@@ -243,7 +243,7 @@ def test_there_is_one_divisor_for_all_losses_or_one_for_each() -> None:
 
 
 class FieldSamples(IntegerSamples):
-    """Samples with fields and two kinds of targets, computed from their numbers. asked: the names of the fields read."""
+    """Samples with fields and two targets, computed from their numbers. asked: the names of the fields that were asked for."""
 
     def __init__(self) -> None:
         super().__init__(LENGTH)

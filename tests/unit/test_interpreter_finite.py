@@ -122,7 +122,7 @@ def errors(schedule: str, layers: Callable[[], nn.Sequential], check: Callable[[
 def step_and_check(pipe: Pipeline, count: int = 4) -> None:
     """Run a step and its check. Also test that the check leaves finite gradients as they were.
 
-    If a value is not finite, the check runs the batch again.
+    If the loss or a gradient is not finite, the check runs the batch again.
     """
     pipe.step(*batch(count))
     before = [p.grad.clone() for p in pipe.parameters() if p.grad is not None]

@@ -1,4 +1,4 @@
-"""The launcher: what it prints for ranks that failed, and how many ranks it starts."""
+"""The launcher: what it prints for ranks or a rendezvous that failed, and how many ranks it starts."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_run_py_starts_as_many_ranks_as_its_program_needs(monkeypatch: pytest.Mo
 def test_a_process_with_a_rank_but_without_the_other_variables_of_torchrun_names_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tools for clusters set RANK and WORLD_SIZE for the launchers, not for the ranks."""
+    """Some tools for clusters set RANK and WORLD_SIZE for launchers. Then run.py takes itself for a rank."""
 
     def end(code: int, after_s: float = 0) -> None:
         raise SystemExit(code)
@@ -160,10 +160,10 @@ def test_a_process_with_a_rank_but_without_the_other_variables_of_torchrun_names
         ([run.__file__, "-p", "D=2", "--width", "3"], "6"),
         (["--nnodes", "2", run.__file__, "-p", "D=2", "--width", "3"], "3"),
         (["--nproc-per-node", "5", run.__file__, "-p", "D=2"], "5"),
-        ([__file__], "1"),  # another script than run.py has no program
+        ([__file__], "1"),  # another script than run.py: torchrun's default
     ],
 )
-def test_the_default_number_of_ranks_of_a_host_is_what_the_program_needs(
+def test_the_number_of_ranks_of_a_host_is_the_given_one_or_what_the_program_needs(
     arguments: list[str], number: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PET_NPROC_PER_NODE", raising=False)

@@ -45,7 +45,7 @@ def test_a_program_that_hangs_on_the_transport_is_refused_and_arranging_it_was_t
     output = tmp_path / "arranged.json"
     assert chimerac([*shlex.split(command)[1:-1], str(output)]) == 0  # with another path to write
     assert plan(str(output)).evaluation.header.machine == "window"
-    # Loopback runs every machine, and the evaluation runs on the same one.
+    # Loopback runs every machine: that of the header, or that of --machine. The evaluation is for the same machine.
     assert plan(str(path), "--loopback").evaluation.header.machine == "posted"
     assert plan(str(path), "--loopback", "--machine", "serial").evaluation.header.machine == "serial"
 
@@ -54,7 +54,7 @@ def test_the_help_says_so_if_arranging_fails(tmp_path: Path) -> None:
     """One receive buffer is enough for RECVs that are posted late. `--for window` posts them early, and needs more."""
     path = crossing_program(tmp_path)
     text = path.read_text().replace("pipe down", "limits receive_buffers=1\npipe down", 1)
-    for gradient, last_send in (  # on each rank, the RECV of the gradient is moved behind the last SEND
+    for gradient, last_send in (  # on each rank, the RECV of the gradient is moved right after the last SEND
         ("grad down s0 m0 <- 1", "SEND grad up s0 m1 -> 1"),
         ("grad up s0 m1 <- 0", "SEND grad down s0 m0 -> 0"),
     ):

@@ -63,6 +63,7 @@ def test_the_table_of_the_ranks_has_the_last_peak_and_means_over_all_iterations_
     assert head == ["rank", "bubble", "waits", "for", "values", "for", "sends", "for", "all-reduces", "peak", "memory"]
     assert first == ["0", "0.900", "2.00", "ms", "0.00", "ms", "0.00", "ms", "0", "MB"]
     assert second == ["1", "0.002", "0.00", "ms", "2.00", "ms", "0.00", "ms", "2", "MB"]
+    # The column of recomputation is there once a rank has run a forward again.
     summary.add(replace(iteration, recompute_s=(0, 0.3)))
     assert [line.split()[2:4] for line in summary.table().splitlines()] == [
         ["recomputes", "waits"],

@@ -143,7 +143,7 @@ def model(*layers: Callable[[], nn.Module]) -> Model:
 
 
 class ReadsMask(nn.Module):
-    """Multiplies x by the mask, and returns the same tensor as the mask."""
+    """Returns x times the mask, and the mask itself."""
 
     def forward(self, x: Tensor, mask: Tensor) -> Values:
         return x * mask, mask

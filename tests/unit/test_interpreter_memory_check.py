@@ -34,7 +34,7 @@ NEEDED = [r.peak + 2 * r.gradients for r in BY_RANK]
 def check(
     available: int, monkeypatch: pytest.MonkeyPatch, *words: str, ranks_here: int = 4, checks_gradients: bool = False
 ) -> None:
-    """Check the memory of a run on a host with this many bytes available.
+    """Check the memory of a run on a host, or on a GPU, with this many bytes available.
 
     words: more options of the run. ranks_here: how many ranks the host has. checks_gradients: as in `check_memory`.
     """
@@ -106,7 +106,7 @@ def test_the_whole_model_of_the_gradient_check_and_sharded_state_are_counted(mon
 
 
 def test_a_job_is_refused_before_any_weight_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """make_job builds no weights: they are built when the job runs."""
+    """`make_job` refuses it. For a preset it builds no weights: they are built when the job runs."""
     settings = parse_options([*WORDS, "--loopback"])
     plan = make_plan(settings)
     assert isinstance(make_job(plan, settings, ranks_here=4), TrainingJob)

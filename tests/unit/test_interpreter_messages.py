@@ -63,7 +63,7 @@ def test_tensors_of_one_shape_without_padding_are_one_stack() -> None:
 
 
 def test_a_value_without_tensors_is_an_empty_message() -> None:
-    for device in (CPU, torch.device("meta")):  # meta stands for a GPU, where NCCL needs every message
+    for device in (CPU, torch.device("meta")):  # meta stands for a GPU: NCCL needs every message to be there
         layout = Layout((), device)
         assert layout.pack(()).numel() == layout.empty().numel() == 0 and layout.unpack(layout.empty()) == ()
         assert layout.pack(()).device == layout.empty().device == device

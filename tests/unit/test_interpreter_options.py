@@ -11,7 +11,6 @@ import torch
 from torch.distributed.run import get_args_parser
 
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.launch.settings import SCHEDULE
 from chimerac.models.families import preset
 from chimerac.models.presets import PRESETS
 
@@ -25,7 +24,7 @@ def test_the_options_of_the_first_run_in_the_readme() -> None:
 
 def test_without_arguments_the_schedule_is_chimera() -> None:
     options = parse_options([])
-    assert (options.schedule, options.parameters, options.iterations) == (SCHEDULE, (), None)
+    assert (options.schedule, options.parameters, options.iterations) == (Path("schedules/chimera.sched"), (), None)
     assert options.model is None and not options.loopback and options.timed is None
 
 

@@ -28,7 +28,7 @@ from tests.helpers_loopback import SEED, RankResult, batch_of, deep_model, descr
 class Recorder:
     """A second stream that runs every call immediately, and records what is started on which stream.
 
-    events: "fork", "join", and for each task its stream, "main" or "second". kept: how many tensors `keep` has got.
+    events: "fork", "join", and for each call of `task` its stream, "main" or "second". kept: how many tensors `keep` has got.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ def test_micro_batches_of_one_task_share_a_stream() -> None:
 
 @pytest.mark.parametrize("schedule", ["dualpipe", "dualpipev"])
 def test_programs_with_pairs_have_the_gradients_of_one_process(schedule: str) -> None:
-    """The two tasks of every pair run at the same time, and tensors that tasks read are kept."""
+    """No pair is left out, the streams fork and join at least once for each pair, and tensors that tasks read are kept."""
     program, recorders = compile_schedule(schedule).program, {}
     model = deep_model(middle=program.header.stages - 2)
     parts = partitioned(program, model, description_of(model))

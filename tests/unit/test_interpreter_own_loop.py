@@ -211,7 +211,10 @@ def test_an_export_that_is_not_possible_is_refused_before_the_run(tmp_path: Path
     ):
         with refused("E835", reason):
             check_export(path)
-    # What the check cannot know before the run is refused when the file is written.
+
+
+def test_an_export_that_fails_after_the_check_is_refused(tmp_path: Path) -> None:
+    check_export(tmp_path / "folder.pt")
     (tmp_path / "folder.pt").mkdir()
 
     def export(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:

@@ -17,7 +17,7 @@ from chimerac.interpreter.errors import RankError
 from tests.distributed.alone import Alone
 from tests.helpers_classifier import CLASSES, SAMPLES, WIDTH, batch, net, on_all_ranks, pipeline
 
-ROW, LINEAR = torch.zeros(1, 1), nn.Linear(1, 1)  # a sample with one feature, and a layer for it
+ROW, LINEAR = torch.zeros(1, 1), nn.Linear(1, 1)  # one sample with one feature; a layer that is in no model
 
 
 class Branching(nn.Linear):
@@ -79,7 +79,7 @@ def test_a_layer_that_returns_neither_a_tensor_nor_a_tuple_of_tensors_is_named(
         (lambda y, t: [F.cross_entropy(y, t), 0.0], "the loss returns a value of type float: it has to return a tensor"),
     ],
 )
-def test_a_loss_that_is_no_number_is_named(loss: Callable[..., Any], message: str) -> None:
+def test_a_loss_that_returns_no_tensor_with_one_number_is_named(loss: Callable[..., Any], message: str) -> None:
     pipe = pipeline("gpipe", Alone(), parameters={"D": 1, "N": 2}, loss=loss)
     with pytest.raises(RankError, match=f"FWD main s0 m0: {message}"):
         pipe.step(*batch(SAMPLES * 2))
@@ -95,7 +95,7 @@ def test_a_loss_of_one_element_is_a_number() -> None:
 
 
 def split_into(counts: Sequence[int]) -> Callable[[], object]:
-    """Return a call that creates a pipeline whose stages have these numbers of layers."""
+    """Return a function that creates a pipeline whose stages have these numbers of layers."""
     return lambda: pipeline("1f1b", Alone(), parameters={"D": 1, "N": 2}, split=counts)
 
 
@@ -108,14 +108,14 @@ def split_into(counts: Sequence[int]) -> Callable[[], object]:
         (split_into([3, 5]), ChimeraError, "E708: split 3,5 is for 2 stages, and the program has 1"),
         (split_into([7]), ChimeraError, "E708: split 7 has 7 layers, and Net has 8"),
         (lambda: pipeline("1f1b", Alone(), inputs=[]), ValueError, "no tensor in the inputs"),
-        (lambda: pipeline("1f1b", Alone(), inputs=3), TypeError, "int"),
+        (lambda: pipeline("1f1b", Alone(), inputs=3), TypeError, "first dimension counts the samples, not int"),
         (lambda: pipeline("1f1b", Alone(), inputs=torch.tensor(3)), TypeError, "not a tensor without dimensions"),
         (lambda: Pipeline([], "1f1b", loss=F.mse_loss, inputs=ROW, transport=Alone()), ValueError, "no layer"),
         (lambda: Pipeline([3], "1f1b", loss=F.mse_loss, inputs=ROW, transport=Alone()), TypeError, "layer 0 has the type int"),
         (lambda: pipeline("1f1b", Alone(), net_layers=[LINEAR]), ValueError, "not a submodule of the model Net"),
     ],
 )  # fmt: skip
-def test_wrong_arguments_are_named(call: Callable[[], object], error: type[Exception], message: str) -> None:
+def test_wrong_arguments_are_refused(call: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
 

@@ -51,7 +51,7 @@ def test_the_halves_of_a_backward_compute_as_much_as_the_whole_backward(stage: i
     (of_input,), (of_weight,) = split["BwdInput", stage], split["BwdWeight", stage]
     assert split["Fwd", stage] == {forward} and forward > 0
     assert of_input + of_weight == backward, "no matrix product is computed twice, and the forward is not repeated"
-    assert of_weight == of_input == forward, "each half has one matrix product for each of the forward"
+    assert of_weight == of_input == forward, "each half computes as much as the forward"
 
 
 def test_a_group_of_micro_batches_costs_as_much_as_its_micro_batches_one_by_one() -> None:

@@ -24,7 +24,7 @@ DESCRIPTION = describe(MODEL, samples=2)
 
 
 class CountingClock:
-    """Counts the calls, and returns times that do not depend on how long the calls really take.
+    """Counts the calls of the measured layers, and returns times that do not depend on how long calls really take.
 
     Operation k of the measured layer n takes 1 + k + 10 n seconds, and an operation of an empty stage takes 1 second. In the
     iterations of the warm-up, everything takes a hundred times as long.
@@ -77,12 +77,13 @@ def test_the_passes_of_a_real_clock_take_time_and_leave_no_values_behind() -> No
     # The embedding is left out: it may take no longer than the overhead, which is subtracted.
     assert all(x.forward_s > 0 and x.backward_s > 0 for x in measured.layers[1:])
     works = (*bench._layers._full, *bench._layers._split)
-    assert not any(work.ran or (work.input is not None and work.input.values is not None) for work in works)
+    slots = [slot for work in works for slot in (work.input, work.input_gradient) if slot is not None]
+    assert not any(work.ran for work in works) and all(slot.values is None for slot in slots)
 
 
 def test_a_model_whose_targets_are_not_known_is_refused() -> None:
-    inputs = MODEL.example(2)
-    without_targets = replace(MODEL, example=lambda samples: inputs._replace(targets=None))
+    example = MODEL.example(2)
+    without_targets = replace(MODEL, example=lambda samples: example._replace(targets=None))
     with pytest.raises(ValueError, match=r"the targets of gpt-nano/5 are not known.*give the targets to `cut`"):
         LayerBench(without_targets, DESCRIPTION, CPU)
 

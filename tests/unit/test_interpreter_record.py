@@ -152,7 +152,7 @@ def test_a_trace_or_a_tensorboard_folder_that_cannot_be_written_is_refused_befor
         check_folder(tmp_path / "new", "--tensorboard")
 
 
-def test_tensorboard_has_the_numbers_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tensorboard_has_the_numbers_of_each_iteration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "runs" / "one"
     for first in (1, 3):  # two runs in one folder
         record = Record(0, iterations=4, header={"settings": {}}, tensorboard=folder)

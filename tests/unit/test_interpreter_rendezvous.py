@@ -35,7 +35,7 @@ class Job:
     """The ranks of a job, with a store that they share.
 
     answering: the ranks whose liveness check is started, in a thread. The others are like ranks that are suspended or gone.
-    hosted: whether rank 0 hosts the store. ended: gets the number of each rank whose thread ends its process; here no process
+    hosted: whether rank 0 hosts the store. ended: gets the number of each rank whose thread would end its process. No process
     ends.
     """
 
@@ -72,7 +72,7 @@ MakeJob = Callable[..., Job]
 
 @pytest.fixture
 def make_job(quick: None) -> Iterator[MakeJob]:
-    """Return a function with the arguments of Job that makes a job. The threads of all jobs are stopped after the test."""
+    """Return a function that makes a Job from its arguments. The threads of all jobs are stopped after the test."""
     made: list[Job] = []
 
     def make(store: object, world: int, answering: list[int], hosted: bool = False) -> Job:
@@ -92,8 +92,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, 1e10, 1e14, float("inf"), float("nan")])
-def test_a_timeout_that_torch_cannot_wait_for_is_refused(timeout_s: float) -> None:
-    """torch would wait for no time at all, or fail with an error about dates."""
+def test_a_timeout_outside_the_limits_is_refused(timeout_s: float) -> None:
+    """The limits are a millisecond and a year."""
     with pytest.raises(ValueError, match=r"the timeout of a wait is .* s: give a number from 0.001 to 31,536,000"):
         initialize(timeout_s)
 

@@ -64,9 +64,9 @@ def constant(*shape: int) -> Tensor:
 PIXELS = torch.linspace(-1, 1, 2 * 3 * 9, dtype=torch.float64).view(2, 3, 9)
 COMPLEX = torch.complex128
 
-# Operations with their arguments by keyword or in unusual forms. For some of these, torch itself has to compute the weight
-# gradients. In "linear of bias", "layer norm of weight" and the like, the input of the module is the bias or the weight of the
-# operation.
+# Operations with their arguments by keyword, and unusual uses of operations. For some of these, torch itself has to compute the
+# weight gradients. In "linear of bias", "layer norm of weight" and the like, the input of the module is the bias or the weight
+# of the operation.
 CALLS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "linear by keyword": (partial(Calls, lambda x, w, b: F.linear(input=x, weight=w, bias=b), (6, 8), (6,)), sequence),
     "linear with one output": (partial(Calls, lambda x, w: F.linear(x, w), (8,)), sequence),
@@ -223,7 +223,10 @@ def kept_bytes(split: Splitting) -> int:
 
 
 def bytes_of_all_tensors() -> int:
-    """Return the bytes of all existing tensors."""
+    """Return the bytes of all tensors that exist in Python, and of the gradients of those that are leaves.
+
+    Tensors that only a graph of autograd keeps are not seen. Memory that several tensors share is counted once.
+    """
     gc.collect()
     tensors = [o for o in gc.get_objects() if type(o) in (Tensor, nn.Parameter)]
     tensors += [t.grad for t in tensors if t.is_leaf and t.grad is not None]

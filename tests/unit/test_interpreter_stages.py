@@ -66,7 +66,7 @@ def on_ranks(
 
 
 def close(own: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
-    """Return whether the tensors of a rank are close to the expected ones of the same names, of which there may be more."""
+    """Return whether each tensor of a rank is close to the expected one of its name. `expected` may have more names."""
     return all(torch.allclose(t, expected[name], rtol=1e-4, atol=1e-6) for name, t in own.items())
 
 

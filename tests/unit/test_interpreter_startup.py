@@ -67,7 +67,7 @@ def test_a_second_sigterm_ends_the_process_at_once() -> None:
 
 
 def test_sigterm_to_a_forked_process_ends_only_the_forked_process() -> None:
-    """A worker of a pool is such a process. The training does not wait for it: the second one is still alive at the end."""
+    """A worker of a pool is such a process. The end of the context waits for none: the second one is still alive then."""
     code = (
         "import os, signal\n"
         "from chimerac.interpreter.launch.stopping import accepting_stop_requests, stop_requested\n"

@@ -100,7 +100,7 @@ def test_a_free_releases_a_value_instead_of_the_last_task_that_reads_it() -> Non
     assert slot.values is None and transport.forgotten
 
 
-def test_a_pending_receive_is_waited_for_before_its_buffer_is_freed() -> None:
+def test_releasing_a_value_that_is_being_received_waits_for_it() -> None:
     (slot,), _, transport = receive([KEY])
     slot.release()
     assert transport.posted[0].waits == 1

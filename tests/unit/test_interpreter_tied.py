@@ -132,7 +132,7 @@ def test_a_tied_set_has_the_name_that_the_schedule_gives_it_or_one_from_the_mode
     assert in_loopback("1f1b", {"D": 2, "N": 2}, tied, run) == [["embed_weight"]] * 2
 
 
-def test_a_compiled_program_that_ties_nothing_is_refused() -> None:
+def test_a_compiled_program_without_the_ties_of_the_model_is_refused() -> None:
     program = compile_schedule("1f1b", {"D": 2, "N": 2}).program
     with pytest.raises(
         ChimeraError, match=r"E805.*the program ties embed.weight on no stage, but Decoder on stages 0, 1"

@@ -179,7 +179,8 @@ def test_the_offset_of_two_clocks_is_found_within_the_bounds_of_all_rounds(offse
         upper.append(ends[0] - begins[1])
         now = max(ends)
     distance = min(upper) - max(lower)
-    # An all-reduce takes at least 20,000 ns. So if the offset is smaller, 0 lies within the bounds of every round.
+    # An all-reduce takes at least 20,000 ns. So if the offset is smaller, 0 lies within the bounds of every round. The other
+    # offsets are longer than any of these all-reduces, so 0 lies outside the bounds of every round.
     is_zero = abs(offset) < 20_000
     assert (offset_of(first, other) == 0) == is_zero
     rounding = 1  # to a whole number of nanoseconds

@@ -63,8 +63,8 @@ class Group:
 def fake_network(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list[Any]:
     """Replace the backends of a rank by fakes, and return their log.
 
-    Its entries are ("new", ranks, name) for a backend that is created, ("send" or "recv", ranks, peer), ("sum", ranks), and
-    ("wait", operation, ranks, buffer).
+    Its entries are ("new", ranks, name) for a backend that is created, except that of all ranks, ("send" or "recv", ranks,
+    peer), ("sum", ranks), and ("wait", operation, ranks, buffer).
     """
     log: list[Any] = []
 
@@ -177,7 +177,7 @@ def test_the_error_of_a_transfer_names_the_peer(monkeypatch: pytest.MonkeyPatch)
         transport.recv(1, torch.zeros(1)).wait()
 
 
-def test_gloo_stages_messages_on_other_devices_and_nccl_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gloo_stages_messages_that_are_not_on_the_cpu_and_nccl_stages_none(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_network(monkeypatch, rank=0, world=2)
     assert not Gloo()._staged and Gloo(torch.device("cuda", 0))._staged and Gloo(staged=True)._staged
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
@@ -191,7 +191,7 @@ def test_nccl_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         join(timeout_s=1, local_rank=0)
     monkeypatch.setattr("chimerac.interpreter.transport.nccl.dist.is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ChimeraError, match="E815: rank 2 of this host needs a GPU of its own, found 2"):
+    with pytest.raises(ChimeraError, match="E815: rank 2 of this host needs a GPU of its own, and the host has 2"):
         join(timeout_s=1, local_rank=2)
 
 

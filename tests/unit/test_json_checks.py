@@ -16,7 +16,8 @@ from chimerac.chimera_ir.model import model_from_json
 from tests.helpers import findings_of_call, program
 
 RIGHT = program_to_json(program("1f1b", D=2, N=2))
-# A piece of JSON for each kind of error, by name. A test puts it into a text, with texts of STRAY before and after it.
+# Pieces of JSON by the name of what is wrong with them; "nothing" is an empty one. A test puts each into a text, with texts of
+# STRAY before and after it.
 FAULTS = {
     "a field twice": '"a": 1, "a": 2',
     "fields": ", ".join(f'"f{k}": 1' for k in range(limits.FIELDS + 1)),
@@ -59,7 +60,8 @@ def test_a_fault_among_stray_characters_is_a_finding(what: str, monkeypatch: pyt
     fault = FAULTS[what]
     instruction = '{"op": "FWD", "pipe": 0, "stage": 0, '
     assert instruction in RIGHT
-    # Left out: "[" with "]", because with the empty fault between them they make an empty stream, which is valid.
+    # Left out: "[" with "]". With the empty fault between them they make one more stream, an empty one, and the number of
+    # streams is not checked here.
     pairs = [pair for pair in product(STRAY, STRAY) if pair != ("[", "]")]
     for before, after in random.Random(what).sample(pairs, 40):
         piece = f"{before}{fault}{after}, "
@@ -67,7 +69,7 @@ def test_a_fault_among_stray_characters_is_a_finding(what: str, monkeypatch: pyt
             f"{{{piece}",
             f"{{{piece}}}",
             "{" + piece + RIGHT[1:],
-            RIGHT[:-3] + piece,  # behind the last stream; the brackets that end the text are missing
+            RIGHT[:-3] + piece,  # behind the last stream, in the place of the brackets that end the text
             RIGHT.replace(instruction, instruction + piece, 1),
             RIGHT.replace('"streams": [', '"streams": [' + piece),
         ):

@@ -1,4 +1,4 @@
-"""The language server: its parts, and the server itself, driven by pygls's client over stdin and stdout."""
+"""The language server: its parts, and the server itself, driven by pygls's client over stdin and stdout, and by Neovim."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def expressions(node: Any) -> Iterator[n.Expr]:
 
 @pytest.mark.parametrize("name", names())
 def test_every_name_in_the_expressions_of_a_schedule_has_its_definition(name: str) -> None:
-    """Only s, m, p and r need none, in a greedy order and in a `let` of a ticks order: the language defines them there."""
+    """s, m, p and r may have none: a greedy order predefines them, and a `let` of a ticks order uses those of its rules."""
     source = find(name)
     schedule, defined = parse(source), Names(Text(source.text))
     checked = 0

@@ -23,8 +23,7 @@ TASK = {"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [0]}
 ALL_REDUCE = {"op": "ALLREDUCE", "group": "stage 0", "stage": 0, "ranks": [0, 1]}
 
 
-# A program counts as at least two tasks for every stage and micro-batch. RIGHT has 2 stages: at least 4 tasks for each
-# micro-batch.
+# TASKS counts at least two tasks for every stage and micro-batch. RIGHT has 2 stages, so that is 4 for each micro-batch.
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -106,7 +105,7 @@ def test_groups_of_a_schedule_have_the_limit_of_a_file(order: str, monkeypatch: 
         ("RANKS", None),
     ],
 )
-def test_instructions_are_counted_as_they_are_read(
+def test_the_instructions_and_streams_of_a_file_are_counted_whatever_its_header_says(
     limit: str, stream: list[object] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The count does not rely on the header, which may be wrong.
@@ -146,7 +145,7 @@ def test_tied_sets_count_with_the_pipes() -> None:
 
 
 def lengths(i: Instruction, names: tuple[str, ...]) -> tuple[int, int]:
-    """Return the number of characters of an instruction in JSON and as text, without its one micro-batch or rank.
+    """Return how many characters the line of an instruction has in JSON and as text, without its one micro-batch or rank.
 
     names: the names of the pipes.
     """
@@ -158,7 +157,7 @@ def lengths(i: Instruction, names: tuple[str, ...]) -> tuple[int, int]:
 
 
 def test_the_limit_of_a_file_follows_from_that_of_the_tasks() -> None:
-    """Every program within the limits is shorter, in both forms, than the longest file that a reader accepts.
+    """Every valid program within the limits is shorter, in both forms, than the longest file that a reader accepts.
 
     Here a point is a stage and a micro-batch. There are at most TASKS / 2 points. A point is in at most four tasks, F, R, I and
     W, and in a SEND, a RECV and a FREE of each of its two values. The length of an instruction is that of its words, plus a
@@ -190,7 +189,8 @@ def test_the_limit_of_a_file_follows_from_that_of_the_tasks() -> None:
             length += points * (4 + 2 + 2 + 2) * (m + len(separator)) + limits.MEMBERS * (5 + len(separator))
             longest[form] = max(longest[form], length)
     assert all(length + limits.HEADER <= limits.FILE for length in longest), longest
-    # The header: names of pipes, placements and stages of tied sets, all micro-batches, costs, names of sets, parameters.
+    # The header: names of pipes, placements and stages of tied sets, all micro-batches, costs, parameters, and names of sets: a
+    # schedule gives a set at least two stages.
     placed, listed = limits.CELLS * len("65535, "), points * len("1048575, ")
     costs = 5 * limits.RANKS * (len(str(limits.COST)) + len(", "))  # F, B, I, W and R of every stage
     name = limits.NAME + 60  # with the words around it

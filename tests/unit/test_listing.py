@@ -129,7 +129,9 @@ PAIRED = [(name, parameters) for name in ("dualpipe", "dualpipev") for parameter
 
 @pytest.mark.parametrize(("name", "parameters"), PAIRED)
 @pytest.mark.parametrize("width", [1, 2])
-def test_nothing_is_between_the_tasks_of_a_pair(name: str, parameters: dict[str, int], width: int) -> None:
+def test_nothing_is_between_the_tasks_of_a_pair_and_a_send_follows_its_task(
+    name: str, parameters: dict[str, int], width: int
+) -> None:
     p = program(name, width, **parameters)
     pairs = 0
     for g in range(p.world):

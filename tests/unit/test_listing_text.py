@@ -1,4 +1,4 @@
-"""Parts of the text of a listing: loops where words repeat, and names of pipes."""
+"""Parts of the text of a listing: loops where words repeat, names of pipes, and names with a suffix."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ def test_repetitions_are_folded() -> None:
     assert folded(words) == [(3, ["a", "b"]), "c", (4, ["d"]), (2, ["x", "y", "x", "y", "z"])]
 
 
-def test_names_of_pipes_are_distinct_and_no_longer_than_names_may_be() -> None:
+def test_names_of_pipes_are_distinct_and_valid_in_a_listing() -> None:
     assert pipe_names(["down[0]", "F", "order", "down_0"]) == ["down_0", "F_", "order_", "down_0_"]
     long = "x" * 64
     assert pipe_names([long, f"{long}[0]", f"{long}[1]"]) == [long, "x" * 63 + "_", "x" * 62 + "__"]
-    assert with_suffix(long, "_found") == "x" * 58 + "_found"
+
+
+def test_a_long_name_is_cut_to_make_room_for_a_suffix() -> None:
+    assert with_suffix("x" * 64, "_found") == "x" * 58 + "_found"

@@ -299,8 +299,9 @@ def tensor(size: int) -> Tensor:
 # first layer       10      14      6
 # second layer      20      22     12
 # both              30      36     18   (activations)
-# Below, each number is the most that is held at one moment, less what is no workspace: the activations of the stage, its
-# output of 5 bytes, or the grad of its input of 3 bytes.
+# Below, each number is the most that is held at one moment, less what is no workspace: the activations of the stage (except in
+# NO_GRAPH), its output of 5 bytes (in FORWARD, SPLIT_FORWARD and NO_GRAPH), and the grad of its input, of 3 bytes (in BACKWARD,
+# INPUT, RECOMPUTED_BACKWARD and RECOMPUTED_INPUT).
 # The second layer's peaks: forward 40, no_graph 35, backward 24, input 21, weight 19.
 @pytest.mark.parametrize(
     ("first", "expected"),

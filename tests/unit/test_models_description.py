@@ -1,4 +1,4 @@
-"""Model descriptions: sums over stages, the JSON form, and findings about invalid JSON."""
+"""Model descriptions: cuts with too many stages, sums over stages, the JSON form, and findings about invalid files."""
 
 import json
 from dataclasses import replace
@@ -47,7 +47,7 @@ def test_stage_sums_add_layers_and_hold_tied_parameters_once() -> None:
     assert [t.bytes for t in one_stage.boundary] == [24, 5]
 
 
-# Random layers. Their names have no control or format characters, surrogates or separators of lines: those are refused.
+# Random layers. Names with control or format characters, surrogates, or separators of lines or paragraphs would be refused.
 amounts = st.integers(0, 2**53)
 tensors = st.builds(
     Tensor,

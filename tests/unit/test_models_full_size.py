@@ -1,4 +1,4 @@
-"""The full-size models are built stage by stage without memory, and their stages have the bytes of the description."""
+"""The full-size models are built stage by stage without memory for weights. Their stages have the bytes of the description."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_stages_on_the_meta_device_have_the_bytes_of_the_description(name: str, 
     assert total == description.parameters
 
 
-def test_the_table_has_every_model_and_depth() -> None:
-    # Below the two lines of the head, each row begins with the model and D.
+def test_the_table_has_a_row_for_each_depth_for_which_a_model_has_enough_layers() -> None:
+    # Below an empty line and the two lines of the head, each row begins with the model and D.
     rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in full_size("").splitlines()[3:] if line]
     depths = {"bert48": (8, 16, 32), "gpt2-64": (8, 16, 32, 64)}  # bert48 has 50 layers, too few for 64 stages
     assert rows == [[name, str(depth)] for name in depths for depth in depths[name]]

@@ -23,7 +23,7 @@ from chimerac.chimera_ir.numbers import number_text
         (2.0**60, str(2**60)),
     ],
 )
-def test_numbers_are_rounded_and_have_no_exponent(value: Fraction | float, text: str) -> None:
+def test_all_but_integers_are_rounded_and_large_numbers_have_no_exponent(value: Fraction | float, text: str) -> None:
     assert number_text(value) == text
 
 

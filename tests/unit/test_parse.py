@@ -99,8 +99,8 @@ def test_a_number_before_a_name_or_a_parenthesis_gets_help() -> None:
     for source, message, help in (
         ("schedule x param D = 2y", "two factors without an operator between them", "write '2*y' instead of '2y'"),
         ("schedule x param D = 2(y)", "two factors without an operator between them", "write '2*(' instead of '2('"),
-        ("schedule x param 2y = 1", "a name begins with a letter", "write 'param_2y' instead of '2y'"),
-        ("schedule x param 2(", "a name begins with a letter", "write 'param_2' instead of '2'"),
+        ("schedule x param 2y = 1", "a name begins with a letter or _", "write 'param_2y' instead of '2y'"),
+        ("schedule x param 2(", "a name begins with a letter or _", "write 'param_2' instead of '2'"),
     ):
         [d] = errors(source)
         assert (d.code, d.message, d.help) == ("E102", message, help)
@@ -123,7 +123,7 @@ def test_sizes_have_limits() -> None:
 
 @pytest.mark.parametrize("sign", ["+", "*", "and", "=="])
 def test_a_long_chain_of_operators_parses(sign: str) -> None:
-    """The terms of a chain are not nested in the tree, so no function recurses for each of them."""
+    """The tree of a chain is as deep as the chain is long. So functions visit its terms in a loop, without recursion."""
     terms = 2 if sign == "==" else 20_000  # comparisons cannot be chained
     chain = f" {sign} ".join(f"(a{k % 7})" for k in range(terms))
     tree = read(f"schedule x let y = {chain}")
@@ -153,7 +153,7 @@ def test_no_help_for_a_slip_where_there_is_none() -> None:
 
 @pytest.mark.parametrize("digit", ["²", "٣", "½"])
 def test_digits_other_than_0_to_9_have_no_meaning(digit: str) -> None:
-    """Neither in a name, nor in the place of one, nor before a parenthesis, where `2(3)` lacks an operator."""
+    """Neither in a name, nor in the place of one, nor between a number and a parenthesis. The finding is about the digit."""
     for broken in (text(param=f"param D{digit}s = 2"), text(param=f"param {digit} = 2"), text(param=f"param D = 2{digit}(3)")):
         (found,) = errors(broken)
         assert found.code == "E101" and digit in found.message

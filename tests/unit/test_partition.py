@@ -15,7 +15,7 @@ def every_cut(layers: int, stages: int) -> list[tuple[range, ...]]:
 
 
 @given(st.lists(st.integers(0, 2**52), min_size=1, max_size=8), st.data())
-def test_the_cut_is_the_best_of_all(costs: list[int], data: st.DataObject) -> None:
+def test_no_cut_has_a_smaller_largest_stage(costs: list[int], data: st.DataObject) -> None:
     stages = data.draw(st.integers(1, len(costs)))
 
     def largest(ranges: tuple[range, ...]) -> int:

@@ -127,7 +127,10 @@ def test_with_little_memory_the_best_is_that_of_brute_force_that_fits() -> None:
 
 
 def test_zero_shares_the_state_among_the_ranks_of_all_replicas() -> None:
-    """The search shares out the optimizer's state where it does not fit otherwise. Its memory is that over all replicas."""
+    """With zero=None the search shares out the optimizer's state only where a rank would not fit otherwise.
+
+    The memory of its best configuration is that of the program over all replicas.
+    """
     known = [x for x in brute_force() if x.schedule == "chimera"]
     chimera = {"chimera": find("chimera")}
     least = min(x.shared for x in known)

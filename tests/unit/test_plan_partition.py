@@ -86,7 +86,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "parameters"), CASES, ids=lambda x: x if isinstance(x, str) else "")
 @pytest.mark.parametrize("state", [NO_STATE, ADAMW_ZERO], ids=["", "zero"])
-def test_needs_are_the_peaks_of_memory(name: str, parameters: dict[str, int], state: OptimizerState) -> None:
+def test_the_largest_need_is_the_largest_peak_of_memory(name: str, parameters: dict[str, int], state: OptimizerState) -> None:
     rng = random.Random(name)
     for width, extras in ((1, False), (2, True)):
         p = program(name, width, **parameters)
@@ -132,7 +132,7 @@ def test_given_costs_take_the_place_of_those_of_the_description() -> None:
         best_partition(p, model, costs=[1] * 5)
 
 
-def test_the_state_of_an_optimizer_is_shared_by_the_holders_of_a_stage() -> None:
+def test_with_zero_the_holders_of_a_stage_share_out_the_state_of_the_optimizer() -> None:
     model = random_model(random.Random(2), 6, extras=False)
     for width in (1, 2):
         p = program("chimera", width, D=4, N=4)

@@ -58,7 +58,7 @@ def sent(server: Playground, data: bytes, *, more: bool = False) -> tuple[int, b
                 client.shutdown(socket.SHUT_WR)
             while part := client.recv(2**16):
                 received += part
-        except ConnectionError:  # the server closed it while this was being sent
+        except ConnectionError:  # the server has closed the connection
             pass
     head, _, body = received.partition(b"\r\n\r\n")
     return (int(head.split()[1]) if head else 0), body
@@ -339,7 +339,8 @@ def test_a_hundred_bad_texts_are_answered(server: Playground) -> None:
         assert posted(server, "draw", text=TEXT, parameters={"D": value})[1]["findings"]
 
 
-# The program of a worker whose requests name one of these functions for a product. For a timeline it reads the file `text`.
+# The program of a worker. A request for a product names one of these functions, and a request for a timeline names a file in
+# `text`, which the worker reads.
 HOSTILE = """
 import os, signal, sys
 from chimerac.compiler.playground import limits, worker
@@ -354,7 +355,7 @@ def fill(request): return {"size": len(bytearray(2**31))}
 def save(request): return {"size": open(sys.argv[1], "wb", buffering=0).write(b"x")}
 def large(request): return {"x": "x" * limits.ANSWER}
 does = {f.__name__: f for f in (spin, forge, die, fill, save, large)}
-worker.drawn = lambda text, parameters: {"read": open(text).read()}
+worker.drawn = lambda text, setting: {"read": open(text).read()}
 worker._load = lambda: None
 worker.work(lambda request: does[request["do"]](request))
 """
@@ -362,7 +363,7 @@ worker.work(lambda request: does[request["do"]](request))
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """A pool of one worker, whose requests try what the limits forbid.
+    """A pool of one worker, which answers with the functions of HOSTILE.
 
     In the end the file that `save` tries to write is missing or empty.
     """

@@ -69,14 +69,14 @@ def select(page: Any, words: str) -> None:
     )
 
 
-def test_a_mistake_is_underlined_with_its_help_and_its_correction_is_drawn(page: Any) -> None:
+def test_a_mistake_is_underlined_with_its_help_until_it_is_corrected(page: Any) -> None:
     select(page, "param N")
     page.keyboard.type("parm N")
     page.locator(".wrong").wait_for()
     assert page.locator(".wrong").inner_text() == "parm"
     assert page.locator("#text").get_attribute("aria-invalid") == "true"
     assert "did you mean 'param'?" in page.locator("#findings li").inner_text()
-    # The caret is not on the wrong word. F8 moves it there, and then the help is shown beside the word.
+    # The caret is not on the wrong word. F8 moves it there, and then the help is shown at the word.
     page.keyboard.press("F8")
     assert "did you mean 'param'?" in page.locator("#tooltip").inner_text()
     select(page, "parm")
@@ -284,7 +284,7 @@ def test_a_hanging_program_is_told_at_the_field_of_the_machine(page: Any) -> Non
 
 
 def test_another_origin_reaches_nothing(chromium: Any, server: Playground) -> None:
-    """The page of another origin knows even the token. The browser sends this origin, and the server refuses the request."""
+    """A page of another origin can read no answer of the server, even if it knows the token."""
     page = chromium.new_page()
     page.route("http://evil.example/", lambda route: route.fulfill(body="<p>evil", content_type="text/html"))
     page.goto("http://evil.example/")
@@ -298,5 +298,6 @@ def test_another_origin_reaches_nothing(chromium: Any, server: Playground) -> No
         }""",
         [server.url, body],
     )
+    # The browser may report no status. That it is 403 for another Origin is checked in test_playground.py.
     assert told == "TypeError" and all(status == 403 for status in statuses)
     page.close()

@@ -70,7 +70,7 @@ def test_the_descriptions_have_the_parameters_of_the_presets() -> None:
         ("gpt-nano/two", 2, "E001", "gpt-nano/two cannot be read: no such file"),
     ],
 )
-def test_a_model_that_is_not_there_is_an_unknown_name_or_a_missing_file(
+def test_a_model_without_a_description_is_refused_as_a_name_or_as_a_file(
     model: str, status: int, code: str, fact: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["chimera", "-p", "D=2", "--model", model, "--emit", "report"]) == status

@@ -48,7 +48,7 @@ def test_a_profile_is_the_same_after_writing_and_reading() -> None:
         ('"hardware":', '"hardwares":', "E713", "did you mean 'hardware'?"),
         ('"version": 1', '"version": 2', "E712", "'version' is 2, expected 1"),
         ('"model":', "", "E711", "is not JSON"),
-        # The times of all layers but the first are in an unknown field.
+        # Of the first size, the times of all layers but the first are in an unknown field.
         (' "activation_bytes": 3072},\n ', ' "activation_bytes": 3072}],"x": [\n ', "E713", ""),
     ],
 )
@@ -176,7 +176,7 @@ def test_half_precision_halves_bytes_and_keeps_a_copy_of_the_weights(capsys: pyt
     assert optimizer == 6 * gradients  # 12 bytes of each parameter: two numbers of state and the weight, in float32
 
 
-def test_pictures_paths_partitions_and_comparisons_take_a_profile(capsys: pytest.CaptureFixture[str]) -> None:
+def test_timelines_paths_partitions_and_comparisons_take_a_profile(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*BERT, "--emit", "timeline", "--columns", "80"]) == 0
     assert "times in ms" in capsys.readouterr().out
     assert main([*BERT, "--emit", "path"]) == 0

@@ -24,10 +24,10 @@ FOUR = {"D": 4, "N": 4}
 
 @pytest.mark.parametrize("name", SMALL)
 def test_chosen_stages_equal_the_text_that_names_them(name: str) -> None:
-    """The expected program is that of the text as a user would edit it, with this condition in every `stage` clause."""
+    """The expected program is that of the text as a user would edit it, with `condition` in every `stage` clause."""
     sizes, source = SMALL[name][1], find(name)
     stages = compile_schedule(source.name, sizes).program.header.stages
-    # The text without what it says about recomputation itself.
+    # The text without its own `recompute` clauses.
     plain = re.sub(r" recompute( when [^\n}]*?)?(?=\s+(micro_batches|stage)\b)", "", source.text)
     for choice, condition, chosen in (
         ("all", "0 == 0", tuple(range(stages))),
@@ -83,7 +83,7 @@ def test_a_choice_that_is_no_list_of_existing_stages_is_refused(choice: Any, fac
     assert fact in finding.message and (finding.help or "integer" in fact) and len(finding.message) < 200
 
 
-def test_an_r_of_a_stage_that_does_not_recompute_names_the_option() -> None:
+def test_the_help_for_an_r_of_a_stage_that_does_not_recompute_names_the_option() -> None:
     text = """schedule r  ranks 2  stages 2  pipe main { stage s on rank s recompute   micro_batches 1 }
               order listing for rank r { F  R  B }"""
     assert compile_text(text, recompute="0,1").program == compile_text(text).program
@@ -113,7 +113,7 @@ def test_report_and_partition_say_which_stages_recompute(capsys: pytest.CaptureF
     assert main([*words, "--memory", "6MB"]) == 1
     assert main([*words, "--memory", "6MB", "--recompute", "all"]) == 0
     table = capsys.readouterr().out.splitlines()
-    column = table[3].split().index("recompute")  # lines 4 and 5 are the rows of the stages; " %" is no cell of its own
+    column = table[3].split().index("recompute")  # below it are the rows of the two stages; " %" is no cell of its own
     assert [row.replace(" %", "").split()[column] for row in table[4:6]] == ["yes", "yes"]
 
 

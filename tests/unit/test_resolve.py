@@ -39,7 +39,7 @@ def test_a_failed_requirement_suggests_values_that_meet_it() -> None:
     assert d.notes == ("N was given: -p N=8",)
     assert d.help == "give -p N=7 or -p N=9"
     small({"N": 9}, param=param)
-    # Every requirement that fails has a finding. One that cannot be computed because another one failed has none.
+    # Every requirement that fails has a finding. One that cannot be computed has none if a requirement above it fails.
     assert len(findings_of({"N": 2, "D": 0}, param=param)) == 1
     assert len(findings_of({"N": 0}, param="param D = 2 require D > 2  param N = 3 require N > 0")) == 2
 
@@ -148,7 +148,7 @@ def test_a_name_means_one_thing_at_a_place() -> None:
 
 def test_a_second_definition_names_the_place_of_the_first() -> None:
     for changes, first in (
-        ({"order": "order ticks { let s = 1", "rule1": "F(s, m) at s + 2*m"}, "<text>:8:3"),  # once, not for each rule
+        ({"order": "order ticks { let s = 1", "rule1": "F(s, m) at s + 2*m"}, "<text>:8:3"),  # one finding for both rules
         ({"order": "order ticks { let D = 1", "rule1": "F(s, m) at D + s + 2*m"}, "<text>:2:7"),
         ({"rule1": "F(s, N) at s"}, "<text>:2:21"),
         ({"rule1": "F(s, s) at s"}, "<text>:8:3"),

@@ -150,6 +150,8 @@ def test_uneven_stages_and_links_come_from_a_file(tmp_path: Path, capsys: pytest
         (["1f1b", "-p", "N=20000"], "could not be written as a listing"),
         (["1f1b", "-o", "x.sched", "--certificate", "x.sched"], "is named twice"),
         (["1f1b", "-o", "x.sched", "--certificate", "./x.sched"], "is named twice"),
+        (["1f1b", "-o", "x.sched", "--model", "x.json", "--memory", "1GB"], "x.json is named twice"),
+        (["1f1b", "-o", "x.sched", "--model", "gpt-nano", "--memory", "1GB", "--partition", "x.json"], "x.json is named twice"),
         (["1f1b", "-o", "none/x.sched"], "none/x.sched cannot be written: there is no folder none"),
         (["1f1b", "--seed", "-1"], "--seed -1: expected a number from 0"),
         (["1f1b", "--seed", "9999999999"], "--seed 9999999999: expected a number from 0"),

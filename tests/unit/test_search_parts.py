@@ -19,7 +19,7 @@ from tests.helpers_search import two_pipes, uniform
 def test_the_limit_raises_the_bound_if_there_are_hops() -> None:
     """On D ranks, the first micro-batch reaches a middle rank after D/2 - 1 forwards and as many hops.
 
-    Before its first W, the rank idles for D - 1 hops more, since it may run no more than D forwards until then.
+    Before its first W, the rank idles for at least D - 1 hops more, since it may run no more than D forwards until then.
     """
     for ranks, hop in ((8, 1), (8, 5), (16, 1)):
         problem = two_pipes(ranks, total=2 * ranks, kinds="FIW", hop=hop, unit=10)
@@ -34,7 +34,7 @@ def test_a_mirrored_problem_is_folded_in_the_middle() -> None:
     for order in greedy_orders(half.problem, seed=0, tries=30):
         whole = half.unfolded(order)
         assert whole is not None and whole.makespan == order.makespan
-        for r in range(4):  # mirrored ranks do the same at the same times
+        for r in range(4):  # tasks of mirrored ranks start at the same times
             assert sorted(whole.start[whole.rows(r)].tolist()) == sorted(whole.start[whole.rows(3 - r)].tolist())
 
 

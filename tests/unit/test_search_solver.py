@@ -18,7 +18,7 @@ from tools import ROOT
 
 
 def hard_problem() -> Problem:
-    """Return a problem for which the solver proves no higher bound than RANK_BOUND in an hour."""
+    """Return a problem on which the solver works for many seconds: `D=4 N=16, split, hop 1/10` of docs/search.md."""
     return two_pipes(ranks=4, total=16, kinds="FIW", hop=1, unit=10)
 
 

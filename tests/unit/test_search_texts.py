@@ -61,9 +61,9 @@ def test_a_text_that_places_the_stages_on_other_ranks_is_left_out() -> None:
     assert evaluated(source.text, points) is not None and evaluated(mirrored, points) is None
 
 
-def test_without_a_given_limit_the_schedule_keeps_its_own() -> None:
+def test_without_a_given_limit_a_schedule_keeps_its_own_or_gets_the_default() -> None:
     assert limited(find("chimera_fill"), None) == (find("chimera_fill"), "D")
-    assert limited(Source("x", FILLED), None)[1] == "D"  # FILLED has none, so it gets the default
+    assert limited(Source("x", FILLED), None)[1] == "D"  # FILLED has no limit
 
 
 def run(seed: int, tries: int = 20, name: str = "chimera_zb") -> EvaluatedText:
@@ -104,7 +104,7 @@ order ticks {
 
 
 def test_the_formulas_of_an_order_of_ticks_are_changed() -> None:
-    """The fill makes a rank idle for the time of one task. Several changes avoid this, such as another start of the fill."""
+    """The fill makes ranks 0 and 3 idle for one unit of time. Several changes avoid this, such as another start of the fill."""
     size = {"D": 4, "N": 6}
     assert simulate(compile_text(FILLED, size).program).makespan == 20
     found, _ = search(Source("filled", FILLED), [size], hops=[Fraction(0)], activations="", tries=20, seed=4)
@@ -112,8 +112,8 @@ def test_the_formulas_of_an_order_of_ticks_are_changed() -> None:
     assert "order ticks" in found.text and simulate(compile_text(found.text, size).program).makespan == 19
 
 
-def test_the_ratios_of_costs_stay() -> None:
-    """A tried text may scale all costs, but their ratios are those of the schedule."""
+def test_the_ratios_of_the_costs_of_tasks_stay() -> None:
+    """A tried text may scale the costs of all tasks, but their ratios are those of the schedule."""
     text = """schedule x  ranks 2  stages 2  cost F(s) = 1 + s, B = 5
     pipe p { stage s on rank s   micro_batches 4 }
     order greedy { prefer B, F }"""
@@ -168,7 +168,7 @@ def test_an_interrupted_search_returns_the_best_text(monkeypatch: pytest.MonkeyP
         (["zb_h1", "--precision", "bfloat16"], "--precision is for a search of orders, not with --texts"),
         (["zb_h1", "--micro-batch", "2"], "--micro-batch is for a search of orders, not with --texts"),
         (["zb_h1", "--link", "1us,1GB/s"], "--link is for a search of orders, not with --texts"),
-        (["nothing"], "nothing"),
+        (["nothing"], "there is no file nothing, and no schedule of that name"),
     ],
 )
 def test_bad_input_is_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,8 +118,8 @@ def test_a_float_with_many_digits_has_its_written_value() -> None:
         ({"F": Fraction(10**5000, 3)}, "cost F=a Fraction with a huge number: a cost is at most"),
         ({"F": [10**5000]}, "cost F=a list with a huge number: expected a number"),
         ({"F": 1e-300}, "cost F=1e-300: a part this small is lost when times are added up"),
-        ({"F": 2.0**40, "hop": Fraction(1, 2**40)}, "in units of 1/1099511627776 of a cost, times exceed"),
-        ({"F": Fraction(1, 2**60 + 1), "hop": Fraction(1, 2**60)}, r"in units of 1/1\.3e\+36 of a cost, times exceed"),
+        ({"F": 2.0**40, "hop": Fraction(1, 2**40)}, "as multiples of 1/1099511627776, times exceed"),
+        ({"F": Fraction(1, 2**60 + 1), "hop": Fraction(1, 2**60)}, r"as multiples of 1/1\.3e\+36, times exceed"),
         ({"f": 1}, "cost f=1: there is no cost 'f'"),
         ({1: 1}, "costs are given by name, and 1 is no name"),
         ([("F", 1)], "costs are given by name, as in"),
@@ -169,7 +169,7 @@ def test_given_costs_replace_those_of_the_program() -> None:
     p = program("1f1b", D=2, N=3)
     # The makespan is N + D - 1 = 4 times F + B.
     assert simulate(p).makespan == 4 * (1 + 2)  # the program's own: F = 1, B = I + W = 2
-    assert simulate(p, {"I": 3}).makespan == 4 * (1 + 4)  # B is I + W if only the halves are given
+    assert simulate(p, {"I": 3}).makespan == 4 * (1 + 4)  # B is I + W if one of these is given, and B is not
     assert simulate(p, {"I": 3, "B": 1}).makespan == 4 * (1 + 1)
     half = simulate(p, {"F": Fraction(1, 2), "B": Fraction(2, 3)})
     assert (half.scale, Fraction(half.makespan, half.scale)) == (6, 4 * (Fraction(1, 2) + Fraction(2, 3)))
@@ -179,7 +179,10 @@ def test_given_costs_replace_those_of_the_program() -> None:
 
 
 def test_a_window_of_one_delays_a_program_more_than_a_window_of_two() -> None:
-    """With a window of one a SEND waits until the message before it has arrived, at a hop of 3."""
+    """With a window of one a SEND waits until the message before it has arrived, at a hop of 3.
+
+    For each window the makespan is that of the independent simulator, too.
+    """
     p = program("gpipe", D=2, N=6)
     with_window_2, with_window_1 = (simulate(p.with_header(window=w), {"F": 1, "B": 1, "hop": 3}).makespan for w in (2, 1))
     assert with_window_2 < with_window_1

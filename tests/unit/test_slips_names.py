@@ -57,7 +57,7 @@ def test_a_rule_may_not_call_the_index_of_a_family_r() -> None:
         ("gpipe", [("F(s, m) at s + m", "F(S, M) at S + M")]),
         ("gpipe", [("pipe main", "pipe main[p in 0 .. 0]"), ("F(s, m)", "F main[p](s, m)")]),
         ("listing", [("w { F }", "m in 0 .. w - 1 { F(r, m) }")]),
-        ("listing", [("w { F }", "p in 1 .. w { F }")]),
+        ("listing", [("w { F }", "p in 1 .. w { F }")]),  # `repeat` may count with any name
         ("listing", [("for rank r", "for rank k"), ("D - r", "D - k")]),
     ],
 )

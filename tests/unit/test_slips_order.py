@@ -1,6 +1,6 @@
 """Slips in ticks, conditions, ranges, placements, counts and listings. Most of these texts parse.
 
-slips_order.txt has one slip per line. The edit in its help gives the intended text, or another one with the same program.
+slips_order.txt has one slip per line. The edit in the help of its finding gives a text with the intended program.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.helpers_slips import findings_of, location, right_program, slip, slip
 
 
 @pytest.mark.parametrize("line", slip_lines("slips_order.txt"))
-def test_the_help_restores_the_intended_text(line: str) -> None:
+def test_the_help_restores_the_intended_program(line: str) -> None:
     base, text = with_slip(line)
     findings = findings_of(text)
     assert len(findings) == 1, [d.message for d in findings]  # one finding for one slip
@@ -55,7 +55,7 @@ def test_a_formula_that_names_a_pipe_replaces_the_general_one() -> None:
     assert finding.notes == ("a formula that names a pipe takes the place of those that name none",)
 
 
-def test_only_one_end_of_a_range_is_changed_if_that_is_enough() -> None:
+def test_only_the_wrong_ends_of_a_range_are_changed() -> None:
     for bounds, wrong, new in (
         ("0 .. D - 1 on", "0 .. D on", "0 .. D - 1"),
         ("D .. 2*D - 1 on", "D .. 2*D on", "D .. 2*D - 1"),

@@ -1,6 +1,6 @@
-"""Slips in schedules that do not parse: the help has the edit that restores the intended text, or it explains what to do.
+"""Slips in schedules that do not parse: the help has the edit that restores the intended program, or it explains what to write.
 
-slips_corrected.txt has the slips with an edit, one per line, and slips_advised.txt the others.
+slips_corrected.txt has the slips whose help restores the program, one per line. slips_advised.txt has others, with their help.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.helpers_slips import RIGHT, findings_of, location, right_program, sli
 
 
 @pytest.mark.parametrize("line", slip_lines("slips_corrected.txt"))
-def test_the_help_restores_the_intended_text(line: str) -> None:
+def test_the_help_restores_the_intended_program(line: str) -> None:
     base, text = with_slip(line)
     findings = findings_of(text)
     assert len(findings) == 1, [d.message for d in findings]  # one finding for one slip
@@ -72,12 +72,12 @@ def test_a_block_that_is_open_is_named_with_its_beginning() -> None:
         assert found.help == f"write '}}' at the end of line {where}" and compile_text(with_edits(text, found))
 
 
-def test_nothing_is_suggested_if_no_change_lets_the_parser_continue() -> None:
+def test_no_word_to_write_is_suggested_if_no_change_lets_the_parser_continue() -> None:
     for text in ("schedule x what { is } nothing", slip("gpipe", ("at s + m", "at ? s ! + m"))):
         assert "write '" not in findings_of(text)[0].help
 
 
-# Words to insert, besides the keywords of the language.
+# Words that are inserted or replace others, besides the keywords of the language.
 SIGNS = [*"{}()[],;:.=<>+-*/%&|!?@~", "..", "==", "&&", "//", "mod", "elif", "for", "while", "range", "F", "B", "s", "m", "4"]
 
 
@@ -116,7 +116,7 @@ LISTING = "schedule x\nranks 1\nstages 1\npipe a { stage s on rank s   micro_bat
 )
 def test_other_digits_and_a_huge_number_are_findings(text: str, number: str) -> None:
     findings = findings_of(text.replace("#", number))
-    assert findings and not any(".. 2'" in d.help for d in findings)  # as 3, the Arabic ٣ would become 0 .. 2
+    assert findings and not any(".. 2'" in d.help for d in findings)  # ٣, if it were read as 3, would give 0 .. 2
 
 
 def test_the_arguments_of_range_are_separated_by_the_comma_outside_of_brackets(monkeypatch: pytest.MonkeyPatch) -> None:

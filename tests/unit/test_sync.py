@@ -46,7 +46,7 @@ def test_eager_all_reduces_where_idle_are_at_the_end_of_a_busy_rank() -> None:
     for rank in range(2):
         assert all_reduces(two_pipes("sync eager where idle"), rank) == all_reduces(two_pipes("sync at end"), rank)
     p = program("chimera", D=4)
-    # In its timeline rank 0 is idle after B3 of the up pipe (stage 3). Ranks 1 and 2 are busy from their first B to their end.
+    # In its timeline rank 0 is idle after B3 of the up pipe (stage 3). Ranks 1 and 2 are busy from their first B to their last.
     assert all_reduces(p, 0) == ["stage 3 after BWD up[0] s3 m3", "stage 0 after BWD down[0] s0 m1"]
     assert all_reduces(p, 1) == ["stage 1 after BWD down[0] s1 m1", "stage 2 after BWD down[0] s1 m1"]
 
@@ -58,7 +58,7 @@ def test_all_streams_have_one_order_of_all_reduces(sync: str) -> None:
     assert len(orders) == 1
 
 
-def test_a_stage_with_one_copy_has_no_all_reduce() -> None:
+def test_a_stage_has_an_all_reduce_only_if_it_has_several_copies() -> None:
     assert not small().collectives
     wide = small(width=2)
     assert {(c.group, c.ranks) for c in wide.collectives} == {("stage 0", (0, 2)), ("stage 1", (1, 3))}

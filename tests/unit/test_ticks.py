@@ -35,7 +35,7 @@ def test_lets_of_the_order_see_stage_and_micro_batch() -> None:
         rule2="B(s, m) at 2*D - 1 - s + twice",
     )
     assert [p.stream(g) for g in range(2)] == [small().stream(g) for g in range(2)]
-    # A let may use only the names that the head of the rule defines.
+    # This head calls the stage q, so its rule may not use a let with s.
     assert findings_of(order="order ticks { let base = s + 2*m", rule1="F(q, m) at base")[0].code == "E201"
 
 
@@ -92,7 +92,7 @@ def test_a_deadlock_names_the_formulas_that_ordered_it() -> None:
 
 
 def test_formulas_that_place_a_task_often_are_the_only_finding() -> None:
-    """Placing stops at more tasks than a correct order has. The tasks of later formulas are not reported as missing."""
+    """Placing stops at more tasks than a correct order can have. The tasks of later formulas are not reported as missing."""
     [d] = findings_of(rule1="F(s, m) at s + 2*m " + "F(s, m) when m == 0 at 77 " * 20)
     assert (d.code, d.message) == ("E302", "two formulas place F of pipe main, stage 0, micro-batch 0")
     assert len(d.notes) == 9 and d.notes[-1] == "..."

@@ -33,7 +33,7 @@ def text_of_streams(program: Program) -> str:
 
 
 @pytest.mark.parametrize(("name", "parameters"), CASES)
-def test_a_program_is_the_same_after_csv_or_is_refused(name: str, parameters: tuple[tuple[str, int], ...]) -> None:
+def test_csv_keeps_streams_and_placement_or_the_program_is_refused(name: str, parameters: tuple[tuple[str, int], ...]) -> None:
     program = library_program(name, parameters)
     if name not in EXPRESSIBLE:
         with pytest.raises(ChimeraError, match=r"E623: torch.* stage 0 is on ranks 0, "):
@@ -59,8 +59,9 @@ def test_a_width_that_no_program_has_is_refused(width: int, message: str) -> Non
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_v", "hanayo", "zb_h2"])
 def test_torch_accepts_our_messages_and_we_accept_those_of_torch(name: str) -> None:
-    """torch's simulator executes the messages of a rank one after another. These schedules have no overlapped pairs, which it
-    does not know.
+    """torch's simulator executes the messages of a rank one after another, so the programs are arranged for `serial`.
+
+    The simulator does not know overlapped pairs. These schedules have none.
     """
     from torch.distributed.pipelining import schedules  # 2.6 s, for this test only
 
@@ -77,7 +78,7 @@ def test_torch_accepts_our_messages_and_we_accept_those_of_torch(name: str) -> N
     schedules._simulate_comms_compute(simulated, rank_of.__getitem__, h.stages)
     lowered = schedules._add_send_recv(dict(enumerate(tasks)), rank_of.__getitem__, h.stages)
     text = "\n".join(",".join(map(str, lowered[r])) for r in range(h.ranks))
-    assert len(read(text)) == len(program), "as many tasks and messages, which `read` verifies"
+    assert len(read(text)) == len(program), "`read` verifies the messages of torch, and they are as many as ours"
 
 
 @pytest.mark.parametrize(("name", "parameters"), CASES)
@@ -90,7 +91,7 @@ def test_a_program_is_written_as_a_listing_with_the_same_tasks(name: str, parame
     assert again.costs == program.costs and again.header.limits == program.header.limits
 
 
-def test_an_all_reduce_of_a_rank_without_tasks_is_at_its_end() -> None:
+def test_an_all_reduce_of_a_rank_without_tasks_counts_as_sync_at_end() -> None:
     text = """
         schedule unused ranks 3 stages 2
         pipe a { stage s on rank s + 1   micro_batches 2 }
@@ -160,7 +161,7 @@ def test_a_file_that_is_no_correct_schedule_is_refused(text: str, code: str, say
     assert all(d.code.startswith(code) for d in error.value.diagnostics)
 
 
-def test_idle_slots_quotes_spaces_and_actions_about_shards_are_read() -> None:
+def test_idle_slots_quotes_spaces_and_actions_about_shards_change_nothing() -> None:
     plain = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
     decorated = '0UNSHARD,"0F0", 0F1 ,,,0B0,0B1,0REDUCE_GRAD,0RESHARD\n,1F0,1B0,1F1,1B1,,\n\n'
     assert read(plain) == read(decorated)
@@ -190,7 +191,7 @@ def test_the_command_writes_and_reads_csv(tmp_path: Path, capsys: pytest.Capture
     assert main([path, "--emit", "report"]) == 0
     report = capsys.readouterr().out
     assert main(["zb_v", "-p", "D=2", "-p", "N=4", "--emit", "report"]) == 0
-    # The first three lines differ: they have the schedule's name and parameters, and the digest.
+    # Without the first three lines: there the name of the schedule, its parameters and the digest differ.
     assert report.splitlines()[3:] == capsys.readouterr().out.splitlines()[3:]
     assert main([path, "--emit", "sched", "-o", str(tmp_path / "zb.sched")]) == 0
     assert main([str(tmp_path / "zb.sched")]) == 0

@@ -46,7 +46,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], list[str]]:
 
 
 @pytest.mark.parametrize("part", NEED_NO_TORCH)
-def test_each_part_without_torch_runs_alone_and_without_questions(
+def test_each_part_that_needs_no_torch_runs_alone_and_without_questions(
     part: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(prompt: str = "") -> str:
@@ -65,7 +65,10 @@ def test_each_part_without_torch_runs_alone_and_without_questions(
 
 
 def prose(text: str) -> Iterator[str]:
-    """Yield the lines of the paragraphs: those after an empty line that begin with a capital letter and have no columns."""
+    """Yield the lines of most paragraphs: of the blocks between empty lines that begin with a word such as `The` or `With`.
+
+    Blocks with three spaces in a row are left out: they have columns.
+    """
     for block in text.split("\n\n"):
         if re.match(r"[A-Z][a-z]+ ", block) and "   " not in block:
             yield from block.splitlines()

@@ -53,7 +53,7 @@ def test_both_ends_of_a_channel_have_the_same_order(source: str) -> None:
 
 
 def test_the_allowance_bounds_the_number_of_posted_values() -> None:
-    """The order is that of gpipe. ahead: the allowance, the most values of a channel that are posted and not yet read."""
+    """Rank 1 runs all forwards first. ahead: the allowance, the most values of a channel that are posted and not yet read."""
     compiled = compile_text(text(rule1="F(s, m) at s + m", rule2="B(s, m) at 100 - s + m"), {"N": 8})
     for ahead in (1, 2, 3, 8):
         complete = insert(compiled.ordered.program, [transfers(compiled.ordered.program, compiled.timing, ahead=ahead)])
@@ -77,7 +77,7 @@ def without_the_rule_for_windows(compiled: Compiled) -> Program:
     return program.with_header(window=compiled.program.header.window)
 
 
-FORCED = """schedule forced     # 6 sends each way before any is read; the window holds 2
+FORCED = """schedule forced     # 6 values are sent each way before any value is read; the default window is 2
 ranks 2   stages 2
 pipe a { stage s on rank s       micro_batches 6 }
 pipe b { stage s on rank 1 - s   micro_batches 6 }
@@ -88,7 +88,7 @@ order ticks {
 """
 
 
-def test_the_window_posts_a_receive_before_its_allowance() -> None:
+def test_the_window_posts_a_receive_earlier_than_the_allowance_permits() -> None:
     compiled = compile_text(FORCED)
     verify(compiled.program)
     assert findings_of_call(verify, without_the_rule_for_windows(compiled))[0].code == "E440"
@@ -155,7 +155,7 @@ def test_a_limit_of_receive_buffers_is_kept() -> None:
 @given(costed_listings() | schedules())
 @examples(60)
 def test_no_receive_delays_a_program(source: str) -> None:
-    """Only a full window, in which a SEND waits for an earlier transfer, makes a program slower than its order."""
+    """These schedules do not limit their receive buffers. So only a full window can make a program slower than its order."""
     compiled = compile_text(source)
     assert makespan_without_window(compiled.program) == compiled.timing.end.max()
 

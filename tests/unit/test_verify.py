@@ -94,7 +94,7 @@ def test_groups_and_split_backwards_are_accepted() -> None:
          "the group has one copy and needs no all-reduce"),
     ],
 )  # fmt: skip
-def test_a_wrong_instruction_is_refused(code: str, old: str, new: str, message: str) -> None:
+def test_an_instruction_that_is_wrong_missing_or_misplaced_is_refused(code: str, old: str, new: str, message: str) -> None:
     diagnostics = findings_of(changed((old, new), text=SPLIT_PIPES))
     assert diagnostics[0].code == code
     assert any(message in d.message for d in diagnostics)
@@ -261,14 +261,15 @@ def test_forwards_and_their_transfers_are_an_evaluation_program() -> None:
     ],
 )
 def test_an_evaluation_program_with_an_instruction_about_gradients_is_refused(more: list[list[Instruction]]) -> None:
-    """No gradient is ever computed, so the first check refuses these instructions, before other checks or analyses use them.
+    """Such a program computes no gradient. So these instructions are refused before any other check or analysis reads them.
 
-    more: by rank, the instructions that are added at its end.
+    more: for each rank, the instructions that are added at the end of its stream.
     """
     for machine in get_args(Machine):
         p = with_streams(EVALUATION, [s + added for s, added in zip(streams(EVALUATION), more, strict=True)])
         [d] = findings_of(p.with_header(machine=machine))
-        assert d.code == "E401" and f"forwards and their transfers; {sum(map(len, more))} of its instructions" in d.message
+        others = f"this one has {sum(map(len, more))} other instruction"
+        assert d.code == "E401" and f"forwards and their transfers; {others}" in d.message
         assert d.notes[0].startswith("rank 0, instruction 4: ") and "remove" in d.help
 
 

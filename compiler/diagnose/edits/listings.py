@@ -24,8 +24,8 @@ from chimerac.compiler.syntax.printer import as_term, as_written, shifted
 def listing_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
     """Return edits of a listing whose ranks wait for each other, in two groups.
 
-    The first group changes numbers. The second changes signs, counts ranks or stages from the other end, and groups tasks in
-    another way or swaps them.
+    The first group changes counts and lower bounds. The second changes a sign, counts ranks or stages from the other end,
+    groups tasks in another way, or swaps two tasks.
     """
     other_edits = chain(
         _sign_and_rank_edits(schedule, listing), _regroup_edits(listing.actions), _reversed_stage_edits(listing.actions)
@@ -36,7 +36,7 @@ def listing_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edi
 def count_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
     """Return edits of a listing that has too many or too few tasks, in two groups.
 
-    The first group changes numbers, conditions and counts. The second changes signs, and counts ranks from the other end.
+    The first group changes counts, lower bounds and conditions. The second changes a sign, or counts ranks from the other end.
     """
     counts = list(_counts(listing.actions))
     lets = [a.name.name for a in listing.actions if isinstance(a, n.Let)]
@@ -74,7 +74,7 @@ def _lows(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
 
 
 def _count_changes(listing: n.Listing) -> Iterator[Edit]:
-    """Yield edits of counts: one of their numbers is changed, then a whole count is 1 more or 1 less.
+    """Yield edits of counts (see `_counts`): one number in a count is changed, then a whole count is 1 more or 1 less.
 
     Then yield the same edits of lower bounds.
     """
@@ -109,7 +109,8 @@ def _regroup_edits(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
     """Yield edits that group tasks in another way.
 
     A loop `repeat N { F  B }` becomes two, `repeat N { F }  repeat N { B }`. Two neighbouring loops with the same head become
-    one. An overlapped pair becomes two tasks. Two neighbouring tasks on one line are swapped.
+    one. An overlapped pair becomes two tasks. Two neighbouring tasks on one line are swapped. A loop that is on more than one
+    line is neither cut nor joined, but what is inside it may be.
     """
     for a in actions:
         match a:

@@ -1,4 +1,4 @@
-"""Edits of the text of an expression: of its numbers, signs and bounds, and of the direction in which it counts."""
+"""Edits of the text of an expression: of its numbers, signs, divisions and comparisons, and of the direction of counting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written
 from chimerac.compiler.syntax.walk import names_in, subexpressions
 
-MAX_PARAMETERS = 3  # edits write the names of at most this many parameters of a schedule
+MAX_PARAMETERS = 3  # edits try at most this many parameters of a schedule, one after another
 Edit = tuple[tuple[Span, str], ...]  # pairs: a place on one line, and what to write there
 
 
@@ -35,7 +35,7 @@ def parameters(schedule: n.Schedule) -> list[str]:
 
 
 def first_parameters(schedule: n.Schedule) -> list[str]:
-    """Return the names of the first MAX_PARAMETERS parameters. Edits write no others, so the number of edits is bounded."""
+    """Return the names of the first MAX_PARAMETERS parameters. Edits try no others, so the number of edits is bounded."""
     return parameters(schedule)[:MAX_PARAMETERS]
 
 
@@ -82,10 +82,11 @@ def changed_constants(e: n.Expr) -> Iterator[str]:
 
 
 def scaled(e: n.Expr, constants: Collection[str], *, fixed: bool) -> Iterator[str]:
-    """Yield the text of a sum with the coefficient of one term raised or lowered by 1.
+    """Yield the text of a sum with the coefficient of one term raised or lowered by 1, but not to 0.
 
-    constants: the names of parameters. fixed: scale only the terms that have no other names, and so are equal for all tasks;
-    otherwise scale only the terms that have other names.
+    Only terms of some forms are scaled: a name, a division, and a product that begins with a number. constants: the names of
+    parameters. fixed: scale only the terms that have no other names, and so are equal for all tasks; otherwise scale only the
+    terms that have other names.
     """
     text, begin = as_written(e), e.span.column
     terms, todo = [], [e]

@@ -1,4 +1,4 @@
-"""Edits of a schedule with `order ticks`: of the ticks and conditions of its rules, and of the placement of stages."""
+"""Edits of a schedule with `order ticks`: of its ticks, conditions and lets, and of the placement of stages."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _on_one_line(rules: Sequence[R]) -> list[R]:
 
 
 def _sign_and_end_edits(schedule: n.Schedule, order: n.Ticks, rules: Sequence[n.Rule]) -> Iterator[Edit]:
-    """Yield edits of ticks that change a sign, or reverse the direction in which the stage or the value of a let is counted."""
+    """Yield edits of ticks of rules that change a sign, or reverse the direction in which the stage or a let is counted."""
     for rule in rules:
         tick, stage = rule.tick, rule.stage.name
         yield from (((tick.span, new),) for new in flipped_signs(tick))
@@ -122,7 +122,8 @@ def _sign_and_end_edits(schedule: n.Schedule, order: n.Ticks, rules: Sequence[n.
 def _placement_edits(schedule: n.Schedule) -> Iterator[Edit]:
     """Yield edits of pipes that place stages on other ranks: counted from the other end, or with another division.
 
-    If a schedule has only one pipe statement, the ranks are not counted from the other end: tasks would wait as before.
+    If a schedule has only one pipe statement, the ranks are not counted from the other end. With one stage clause, that would
+    only give the ranks other numbers, and tasks would wait as before.
     """
     last_rank = f"{as_term(setting(schedule, 'ranks'))} - 1"
     pipes = [s for s in schedule.statements if isinstance(s, n.PipeDecl)]

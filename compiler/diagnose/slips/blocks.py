@@ -39,19 +39,20 @@ _ADVICE = {
     ("", "repeat"): "loops belong in order listing for rank r { ... }",
     ("", "for"): "there is no loop over statements; several pipes are a family: pipe main[i in 0 .. 1] { ... }",
 }
-# kind of a block -> words that belong in it; outside of all blocks, such a word shows that the last block ended too early
+# kind of a block -> words that belong in it; outside of all blocks, such a word suggests that the last block ended too early
 _WORDS_OF_BLOCK = {
     "ticks": tuple(KINDS),
-    "greedy": ("prefer", "then", "group", "limit"),
+    "greedy": ("prefer", "then", "group"),  # and `limit`, which is also a statement outside of blocks
     "listing": (*KINDS, "repeat", "if", "else"),
     "pipe": ("stage", "micro_batches"),
 }
 
 
 def wrong_blocks(p: Place) -> Iterator[Answer]:
-    """Statements and words in a block to which they do not belong, and blocks that end too early.
+    """Statements and words where they do not belong, inside or outside of blocks, and blocks that end too early.
 
-    The advice of `_ADVICE` about `at`, `when` and `&` is given anywhere on a line, the other advice only at the first word.
+    The advice of `_ADVICE` about `at` and `when` is given anywhere on a line, about `&` anywhere but after an operand. Its
+    other advice is given only at the first word of a line.
     """
     text = p.text()
     kind, advice = _BLOCK_OF.get(text, (p.kind, ""))
@@ -66,7 +67,7 @@ def wrong_blocks(p: Place) -> Iterator[Answer]:
         yield "an else comes right after the block of its if: if r == 0 { F } else { B }"
     if p.kind == "listing" and text == "when":
         yield Change(p.at, p.at + 1, "if")
-    # `for rank` is the head of a listing without its first words: `orders` answers it.
+    # Outside of blocks, `for rank` is the head of a listing without its first words: `orders` answers it.
     anywhere = text in ("at", "when") or (text == "&" and "AND" not in p.terminals)
     if (p.kind, text) in _ADVICE and (anywhere or (p.starts_line and text != "&" and p.text(1) != "rank")):
         yield _ADVICE[p.kind, text]

@@ -144,8 +144,8 @@ def bodies(p: Place) -> Iterator[Answer]:
     yield from _tasks(p)
     if "{" not in p.allowed:
         return
-    bracket = p.at if text in ("(", "[") else None  # repeat N ( F B )
-    if p.starts_line and p.text(-1) == ")":  # repeat N ( F B ), read as a call: the error is at the next line
+    bracket = p.at if text in ("(", "[") else None  # repeat 3 ( F B )
+    if p.starts_line and p.text(-1) == ")":  # repeat N ( F ), read as a call: the error is at the next line
         bracket = p.opening_bracket(p.at - 1)
     close = p.closing_bracket(bracket) if bracket is not None else None
     if bracket is not None and close is not None and {w.text for w in p.tokens[bracket + 1 : close]} <= {*KINDS, ",", "&"}:

@@ -24,7 +24,10 @@ _KEYWORD_FOR = {"assert": "require", "ensure": "require", "check": "require", "c
 
 
 def names(p: Place) -> Iterator[Answer]:
-    """Mistakes in `schedule NAME`, `param NAME = EXPR` and `let NAME = EXPR`, and keywords of other languages."""
+    """Mistakes in `schedule NAME`, `param NAME = EXPR` and `let NAME = EXPR`, and keywords of other languages.
+
+    Also commas that are missing between costs, or that stand between statements.
+    """
     text = p.text()
     if text in ('"', "'", "`"):
         close = next((k for k in range(p.at + 1, p.end_of_line(p.at)) if p.tokens[k].text == text), None)
@@ -130,7 +133,7 @@ def settings(p: Place) -> Iterator[Answer]:
 
 
 def greedy_lines(p: Place) -> Iterator[Answer]:
-    """Mistakes in the lines of order greedy, such as `prefer B, F` and `then smaller m, later s`."""
+    """Mistakes in the lines `prefer`, `then`, `group` and `limit` of order greedy."""
     text = p.text()
     first_word = p.tokens[start_of_line(p)].text if p.tokens else ""
     if first_word == "prefer":

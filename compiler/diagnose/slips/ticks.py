@@ -55,7 +55,7 @@ def heads(p: Place) -> Iterator[Answer]:
 
 
 _WORDS_FOR_AT = ("=", "==", ":", ":=", "->", "=>", "<-", "@", "in", "by", "is", "on", "after")
-_WORDS_FOR_WHEN = ("if", "where", "for", "while", "with", "unless")
+_WORDS_FOR_WHEN = ("if", "where", "for", "while", "with")
 
 
 def at_and_when(p: Place) -> Iterator[Answer]:

@@ -145,7 +145,7 @@ def brackets(p: Place) -> Iterator[Answer]:
     if text == "{" and "INT" in p.terminals and (close := p.closing_bracket(p.at)) is not None:
         yield Change(p.at, close + 1, f"({p.between(p.at + 1, close)})", "braces are for tasks, parentheses for values")
     # A comment of another language may be read as code, with the error at the first word of the next line. It is looked for
-    # among the 30 tokens before the error.
+    # among the token at the error and the 30 tokens before it.
     last_read = p.at - 1 if p.starts_line else p.at
     line = p.tokens[last_read].line if p.at else 0
     for k in (k for k in range(max(p.at - 30, 1), min(p.at + 1, len(p.tokens))) if p.tokens[k].line == line):

@@ -1,1 +1,1 @@
-"""The viewer: one HTML file with the timeline of a program, which needs no server and no network."""
+"""The viewer: an HTML file with the timelines of one or several programs, which needs no server and no network."""

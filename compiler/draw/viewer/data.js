@@ -61,13 +61,14 @@ function readPanel(raw, number) {
   for (let row = 0; row < p.size; row++) if (p.isTask[p.op[row]]) tasks.push(row);
   p.tasks = grouped(p.ranks, tasks.map((row) => p.rankOf[row]), tasks); // of a rank: the rows of its tasks
   p.idleOf = grouped(p.ranks, p.idle.rank, null); // of a rank: the indices of its idle bars
-  p.sources = grouped(p.size, p.edges.target, p.edges.source); // of a task: the tasks whose values it reads
-  p.targets = grouped(p.size, p.edges.source, p.edges.target); // of a task: the tasks that read its values
-  p.messageAt = new Int32Array(p.size).fill(-1); // the message of a SEND or RECV
+  p.sources = grouped(p.size, p.edges.target, p.edges.source); // of a task: the tasks that it waits for
+  p.targets = grouped(p.size, p.edges.source, p.edges.target); // of a task: the tasks that wait for it
+  p.messageAt = new Int32Array(p.size).fill(-1); // the message of a SEND or RECV; -1 if one of its two ends is not drawn
   p.messages.send.forEach((row, message) => (p.messageAt[row] = message));
   p.messages.receive.forEach((row, message) => (p.messageAt[row] = message));
-  p.consumed = grouped(p.size, p.values.consumer, p.values.message); // of a task: the messages that it reads
-  p.consumers = grouped(p.messages.send.length, p.values.message, p.values.consumer); // of a message: the tasks that read it
+  p.consumed = grouped(p.size, p.values.consumer, p.values.message); // of a task: the messages with values that it reads first
+  // Of a message: for each of its values the task that reads it first.
+  p.consumers = grouped(p.messages.send.length, p.values.message, p.values.consumer);
   p.pathPartOf = new Map(); // of a row: its index in the critical path
   p.path.row.forEach((row, part) => p.pathPartOf.set(row, part));
   const members = [];
@@ -87,9 +88,9 @@ function readPanel(raw, number) {
 }
 
 /**
- * Return the measured bars. ownStart, ownEnd: in the integers of the measurement; start, end, makespan: in those of the panel's
- * times; late: how much later than predicted each row ended, in the same; mostLate: the greatest such difference of a task, later
- * or earlier.
+ * Return the measured bars. ownStart, ownEnd: in the integers of the measurement; start, end, makespan: in the unit of the panel's
+ * integer times, but not rounded; late: how much later than predicted each row ended, in this unit, below 0 if it ended earlier;
+ * mostLate: the greatest such difference of a task, later or earlier.
  */
 function readMeasured(p, raw) {
   const m = { ...raw, ownStart: decode(raw.start), ownEnd: decode(raw.end), mostLate: 0 };
@@ -106,7 +107,7 @@ function readMeasured(p, raw) {
 /**
  * Return what an instruction waits for, as [{row, time, message}]. row: the instruction that it waits for; time: the end of that one,
  * or when its message arrives, in integers; message: the index of this message, -1 if no message is waited for. The instruction before
- * it in its stream is not listed as such, nor is a full window.
+ * it in its stream is not listed as such, nor is what a SEND waits for if its window is full.
  */
 function waitsFor(p, row) {
   const name = p.forms[p.op[row]].op;
@@ -131,8 +132,9 @@ function waitsFor(p, row) {
 }
 
 /**
- * Return what waits for an instruction, as [{row, time, message}]. row: an instruction that waits; time: when that one starts, or, for a
- * RECV, when its message arrives; message: as in waitsFor. For an ALLREDUCE, return what waitsFor returns: the other members.
+ * Return what waits for an instruction, as [{row, time, message}]: the tasks that wait for a task (its SENDs are not listed), the RECV of
+ * a SEND, or the tasks that read the message of a RECV. row: an instruction that waits; time: when that one starts, or, for a RECV, when
+ * its message arrives; message: as in waitsFor. For an ALLREDUCE, return what waitsFor returns: the other members.
  */
 function waitedForBy(p, row) {
   const message = p.messageAt[row];
@@ -160,7 +162,7 @@ function carries(p, task, k) {
   return microBatches(p, send).some((id) => ids.includes(id));
 }
 
-/** Return the task whose value a SEND sends; -1 if it is not known. */
+/** Return the task whose value a SEND sends; -1 if the RECV or each reader of the message is not drawn. */
 function producerOf(p, row) {
   const message = p.messageAt[row];
   if (message < 0) return -1;

@@ -34,7 +34,7 @@ function reason(p, rank, bar, from) {
     const which = running ? ` of ${running.group} over ranks ${idsText(running.ranks)}` : "";
     return `its tasks are done; the all-reduce${which} runs until ${time(p, p.idle.end[bar])}`;
   }
-  if (cause === "window") return "it waits for a message of its own: no more SENDs of the channel may be incomplete";
+  if (cause === "window") return "it waits for a message that it sends: no more SENDs of this channel may be incomplete";
   const tasks = p.tasks.of(rank);
   const next = tasks[firstIndex(0, tasks.length, (i) => p.start[tasks[i]] >= p.idle.end[bar])];
   if (next === undefined) return "it waits for other ranks";

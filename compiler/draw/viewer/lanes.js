@@ -3,12 +3,12 @@
 
 const MARGIN = 76; // pixels at the left for the names of ranks
 const LABEL = 11; // size of a label's font in pixels
-const FINE = 5; // pixels: if the mean width of the bars is less, they are drawn as shares of the time
-const MOST_BARS = 9000; // drawn one by one in a frame
+const FINE = 5; // pixels: many bars that have less room each, on average, are drawn as shares of the time (drawTasks)
+const MOST_BARS = 9000; // of tasks in view: if there are more, only lanes with few bars draw them one by one
 const MOST_MESSAGES = 1500; // of a program in a frame; if there are more, none is drawn
-// A sign is the mark of an instruction that is no task: it takes no time of its rank.
+// A sign is the mark of an instruction that is no task. Such an instruction takes no time of its own.
 const SIGN = 11; // pixels: the least distance between the left edges of two signs
-const MOST_SIGNS = 4000; // of a program in a frame, as estimated by drawsSigns
+const MOST_SIGNS = 4000; // of a program in a frame, as drawsSigns estimates them; if there are more, they are not drawn
 
 /**
  * Return where everything is, in pixels: {rows, titles, height}. rows: [{panel, rank, top, height, lanes: {name: [top, height]}}], one
@@ -17,7 +17,7 @@ const MOST_SIGNS = 4000; // of a program in a frame, as estimated by drawsSigns
  */
 function layOut(panels, show, available) {
   const ranks = panels.reduce((sum, p) => sum + p.ranks, 0);
-  const extra = (p) => // pixels of a rank besides its tasks
+  const extra = (p) => // about the pixels of a rank besides its tasks: the measured lane grows with taskHeight
     (show.signs ? 13 : 0) + (p.measured ? 17 + (show.differences ? 20 : 0) : 0) + (show.memory ? 26 : 0) + 7;
   const heads = panels.length > 1 ? 30 * panels.length : 4; // pixels of all titles, or above the only panel
   const others = panels.reduce((sum, p) => sum + extra(p) * p.ranks, heads);
@@ -113,7 +113,10 @@ class Lanes {
     this.drawTitles(state);
   }
 
-  /** Return the indices in `rows` of the first bar in view and of the one after the last. start, end: of each bar, by row. */
+  /**
+   * Return the indices in `rows` of the first bar in view and of the one after the last. rows: the bars of a rank, tasks or idle time, by
+   * their indices in `start` and `end`. scale: how many of these times make one unit.
+   */
   range(rows, start, end, scale) {
     const from = this.view.from * scale;
     const to = this.view.to * scale;
@@ -209,8 +212,9 @@ class Lanes {
   }
 
   /**
-   * Draw bars that are too small to be drawn one by one: in each column of pixels, how much of its time each kind of task takes. rows,
-   * first, stop: the tasks of the rank, and the indices of those in view.
+   * Draw bars that are too small to be drawn one by one: in each column of pixels, the share of each kind of task in the column's time.
+   * rows: the tasks of the rank; first, stop: the indices in `rows` of the first one in view, and of the one after the last; times,
+   * withIdle: as of drawTasks.
    */
   drawShares(p, rank, rows, first, stop, times, top, height, withIdle) {
     const { shadeOfKind, shadeOfCause, shades } = this.shadesOf(p);
@@ -295,7 +299,7 @@ class Lanes {
     return this.shades.get(p);
   }
 
-  /** Draw the idle time of a rank: a shade and a pattern for each cause, and its letter or its name where there is room. */
+  /** Draw the idle time of a rank: a shade and a pattern for each cause. Where there is room, its letter, or letter, name and time. */
   drawIdle(p, rank, top, height) {
     const { context: c, colours } = this;
     const bars = p.idleOf.of(rank);
@@ -326,7 +330,7 @@ class Lanes {
     c.textAlign = "left";
   }
 
-  /** Yield [row, x] of the signs of a rank in view, x of the left edge. Signs at the same time are side by side. */
+  /** Yield [row, x] of the signs of a rank in view. x: where the sign begins. Signs that would overlap are side by side. */
   *signs(p, rank) {
     const from = this.view.from * p.scale;
     const to = this.view.to * p.scale;
@@ -348,7 +352,7 @@ class Lanes {
     return firstIndex(first, high, (i) => p.start[i] > this.view.to * p.scale) - first;
   }
 
-  /** Return whether the signs of a rank are drawn: there is room for them. */
+  /** Return whether the signs of a rank are drawn: the program has not too many, and there is about enough room. */
   drawsSigns(p, rank) {
     const count = this.countInView(p, rank);
     return count * p.ranks <= MOST_SIGNS && count * SIGN < 1.5 * (this.width - MARGIN);
@@ -478,7 +482,7 @@ class Lanes {
     return this.x((atEnd ? p.end : p.start)[row] / p.scale);
   }
 
-  /** Draw a line for each message in view, dashed for gradients. visible: the rows of the layout in view. */
+  /** Draw a line for each message in view, dashed for gradients; none if there are too many. visible: the rows of the layout in view. */
   drawMessages(visible, state) {
     const { context: c, colours } = this;
     for (const p of new Set(visible.map((r) => r.panel))) {
@@ -631,8 +635,8 @@ class Lanes {
   }
 
   /**
-   * Return what is at a point of the canvas: {panel, rank, row, bar}; null outside the lanes. row: the instruction; bar: the idle bar; -1
-   * for none.
+   * Return what is at a point of the canvas: {panel, rank, row, bar}; null outside the lanes. row: the instruction, in the lane of memory
+   * the task at this time; bar: the idle bar; each is -1 for none.
    */
   at(state, x, y) {
     const found = state.layout.rows.find((r) => y - this.offset >= r.top - 3 && y - this.offset <= r.top + r.height + 3);

@@ -24,7 +24,7 @@ def page(panels: Sequence[Mapping[str, Any]], command: Sequence[str], parameters
 
     panels: for each program the data that compiler/analyze/viewed.py returns, or {"name", "reason"} if it cannot run. The
     programs are drawn one above another on one time axis. command: the words of the command line that made the page, without
-    -p and its values. parameters: those of the schedule, with their values. The page has a field for each, in which a reader
+    -p and its values. parameters: those that -p can set, with their values. The page has a field for each, in which a reader
     changes the -p of the command line. None: no fields.
     """
     return _page(panels, command, parameters, embedded=False)[0]

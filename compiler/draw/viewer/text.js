@@ -1,4 +1,5 @@
 // Texts about instructions, times, waits, idle time and memory.
+// p: a program, as readPanel of data.js returns it. row: an instruction, by its index in the columns of its program.
 
 const WORDS = PAGE.words; // what each kind of task is called, by its letter
 // By the causes of idle time of compiler/analyze/causes.py: letter in the drawing, name, and what the rank waits for.
@@ -6,7 +7,7 @@ const CAUSES = {
   fill: ["S", "start-up", "its first task waits for a value that another rank has not sent yet"],
   value: ["V", "waiting for a value", "the next task waits for a value that another rank has not sent yet"],
   transfer: ["T", "message on its way", "the value that the next task waits for is sent and on its way"],
-  window: ["Q", "full window", "a SEND waits for an earlier message of its channel"],
+  window: ["Q", "full window", "a SEND waits for a message of its channel: an earlier one, or its own if no SEND may be incomplete"],
   all_reduce: ["A", "all-reduce", "the tasks are done and an all-reduce of gradients is running"],
   drain: ["D", "drain", "the tasks are done and other ranks still work"],
 };
@@ -30,7 +31,7 @@ function withUnit(p, integer) {
   return p.unit ? `${time(p, integer)} ${p.unit}` : time(p, integer);
 }
 
-/** Return the label of a task: 'F3'; 'F3.5' with the stage if a rank has several stages of a pipe; 'F0-3' for a group. */
+/** Return the label of a task: 'F3'; 'F0-3' for a group; with the stage, as 'F3.5', if ranks have several stages of a pipe. */
 function label(p, row) {
   const letter = p.forms[p.op[row]].letter;
   return letter + idsText(microBatches(p, row)) + (p.severalStages ? `.${p.stage[row]}` : "");
@@ -162,7 +163,10 @@ function amount(p, value) {
   return `${power ? (value / 1024 ** power).toFixed(value / 1024 ** power >= 100 ? 0 : 1) : value} ${units[power]}`;
 }
 
-/** Return a sentence for screen readers: a row's text, place, times, idle time before it, and the wait that decides its start. */
+/**
+ * Return a sentence for screen readers: a row's text, place and times, the idle time before it, the wait that decides its start, and
+ * its measured times.
+ */
 function spoken(p, row) {
   const parts = [`${instructionText(p, row)}, ${placeText(p, row)}, ${timesText(p, row)}`];
   const idle = idleBefore(p, row);

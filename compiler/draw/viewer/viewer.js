@@ -384,8 +384,8 @@ function say(text) {
 }
 
 /**
- * Select the next row that all words of the search field fit, or with `backwards` the one before. A word fits a task by its label,
- * and any row by the beginning of a word of its text.
+ * Select the next row that all words of the search field fit, or with `backwards` the one before. A word fits a task if it is the
+ * label of the task. It fits any row if it begins a word of the text of the row, or of 'rank R'.
  */
 function search(backwards) {
   const words = byId("find").value.toLowerCase().split(/\s+/).filter((word) => word);
@@ -432,7 +432,7 @@ function hover(event) {
   tip.style.top = `${event.clientY + 18 + height > innerHeight ? event.clientY - height - 12 : event.clientY + 18}px`;
 }
 
-/** Return the lines of the tip about an instruction, or about an idle bar if `row` is -1. */
+/** Return the lines of the tip about an instruction, or about an idle bar if `row` is -1; none if `bar` is -1 too. */
 function tipLines({ panel: p, row, bar }) {
   if (row >= 0) {
     const lines = [instructionText(p, row), `${placeText(p, row)}: ${inWords(p, row)}`, `predicted: ${timesText(p, row)}`];
@@ -478,8 +478,7 @@ figure.addEventListener("pointerdown", (event) => {
   pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
   dragged = false;
   const x = event.clientX - figure.getBoundingClientRect().left;
-  if (event.shiftKey) range = { from: x, to: x };
-  else if (range) range.to = range.from; // the range is left over from an interrupted drag on the axis
+  range = event.shiftKey ? { from: x, to: x } : null; // an interrupted drag may have left a range
 });
 
 figure.addEventListener("pointermove", (event) => {
@@ -1009,7 +1008,7 @@ function instructionOf({ panel: p, row }) {
   return { panel: p.number, rank: p.rankOf[row], at: row - p.offsets[p.rankOf[row]], text: instructionText(p, row) };
 }
 
-/** Return the row of a program that has a given text, at the given place of its stream if possible; -1 if there is none. */
+/** Return the row with a given text in the stream of a rank, the one at index `at` if it has this text; -1 if there is none. */
 function rowOf(p, { rank, at, text }) {
   const [low, high] = [p.offsets[rank], p.offsets[rank + 1]];
   if (low + at < high && instructionText(p, low + at) === text) return low + at;

@@ -14,7 +14,7 @@ if "RANK" not in os.environ:
 
 
 class Net(nn.Module):
-    """Its forward adds the input after each layer, which a list of layers cannot express."""
+    """Its forward adds the input after each layer, which an nn.Sequential of these layers would not do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,13 +24,13 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = x
         for block in self.blocks:
-            y = torch.relu(block(y)) + x  # each stage computes this sum itself, with x from the batch
+            y = torch.relu(block(y)) + x  # each stage computes the sums that it needs, with x from the batch
         return self.head(y)
 
 
 torch.manual_seed(0)
 images, labels = torch.randn(32, 16), torch.randint(0, 4, (32,))
-model = cut(Net, {"x": images[:8]}, loss=F.cross_entropy, layers=["blocks"])  # no rank builds all of it
+model = cut(Net, {"x": images[:8]}, loss=F.cross_entropy, layers=["blocks"])  # a stage has only its own parameters
 
 with Pipeline(model, "chimera", {"N": 4}) as pipe:
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)

@@ -1,4 +1,4 @@
-"""Python writes schedules as text, and the fastest one is run: torchrun --nproc-per-node 2 own_schedule.py"""
+"""Python writes schedules as text, simulates them, and runs the fastest: torchrun --nproc-per-node 2 own_schedule.py"""
 
 import os
 

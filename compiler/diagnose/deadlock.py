@@ -37,13 +37,15 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
     # The source of a wait is the target of the following wait, or comes after it in the same stream.
     for wait, following in cycle:
         first, needed = int(target[following]), int(source[wait])
-        names = [task_name(program, first), *([task_name(program, needed)] if first != needed else [])]
         rank = int(program.rank_of[needed])
+        if needed > program.offsets[rank] and program.table.flags[needed - 1] & OVERLAP:
+            needed -= 1  # the pair of which the needed task is one
+        names = [task_name(program, first), *([task_name(program, needed)] if first != needed else [])]
         notes.append(f"rank {rank} runs {' before '.join(names)}, which {task_name(program, int(target[wait]))} needs")
         ranks.append(rank)
     rows = [int(row) for wait, following in cycle for row in (source[wait], target[following])]
-    # Per wait two spans: of the needed task, and of the task that comes too early in the order of its rank.
-    # These may be the same task.
+    # Per wait two spans: of the needed task, or of the second task of its pair, and of the task that comes too early in the
+    # order of its rank. These may be the same task.
     spans = [ordered.span(row) for row in rows]
     distinct = sorted(set(ranks))
     drawn = distinct[:MAX_SHOWN]

@@ -13,7 +13,7 @@ NESTED = ("parameters", "labels")  # keys whose values are mappings, which are m
 
 @dataclass(frozen=True, slots=True)
 class RunValues:
-    """What a run sets: settings by field of RunSettings (launch/settings.py), and labels, which only the report reads."""
+    """What a run sets: settings by field of RunSettings (launch/settings.py), and labels, which change nothing of it."""
 
     settings: dict[str, Any]
     labels: dict[str, Any]

@@ -37,10 +37,10 @@ class SecondStream(Protocol):
         """Make a call that starts its work on the second stream."""
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Keep the memory of these tensors, once they are freed, until the current stream has done what it was given before.
+        """Keep freed tensors until the calling task's stream has done all that it was given before they were freed.
 
-        Without this, a later task on the stream that allocated a tensor could get the tensor's memory while the current stream
-        still reads it.
+        Without this, a later task on the stream that allocated a tensor could get the tensor's memory while the calling task's
+        stream still reads it.
         """
 
 
@@ -65,7 +65,7 @@ class CudaStream:
             call()
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Keep the memory of these tensors, once they are freed, until the current stream has done what it was given before."""
+        """Keep freed tensors until the calling task's stream has done all that it was given before they were freed."""
         current = torch.cuda.current_stream(self._device)
         for t in tensors:
             t.record_stream(current)

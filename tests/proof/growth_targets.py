@@ -122,11 +122,11 @@ def _schedules() -> Iterator[Recipe]:
         yield _recipe(HEAD + TICKS, " B(s", piece)
     for piece in ("fill W(r, k) at 2*k ", "fill W(r, k{k}) at z ", "fill F(r, k) at 0 ", "let y{k} = 1 "):
         yield _recipe(HEAD + FILLED, "fill", piece)
-    yield _recipe(HEAD + FILLED, "}", " + 0")
+    yield _recipe(HEAD + FILLED, " + k}", " + 0")
     for piece in ("x", "9", "(", "{ ", '"', "\n", " "):
         yield _recipe(HEAD + TICKS, "ranks", piece)
     yield _recipe("schedule x order greedy { prefer B, F }", "}", "then smaller s ", "limit F <= 9 ")
-    yield _recipe(HEAD + "order greedy { prefer B }", "}", ", F")
+    yield _recipe(HEAD + "order greedy { prefer B }", "B }", "F, ")
     yield Recipe(HEAD + LISTING, (Part(len(HEAD + LISTING) - 1, lambda k, n: "repeat 1 { F ", "} ", "blocks in blocks"),))
 
 

@@ -212,6 +212,17 @@ def test_the_names_of_an_action_are_searched_once(monkeypatch: pytest.MonkeyPatc
     assert len(searched) == 2, "once for each action"
 
 
+def test_pairs_that_wait_for_each_other_are_named_as_pairs() -> None:
+    d = first_finding(
+        "F p[r] & F p[1 - r]  B p[1 - r]  B p[r]",
+        pipes="pipe p[i in 0 .. 1] { stage s on rank (i + s) % 2   micro_batches 1 }",
+        D=2,
+    )
+    pairs = "FWD p[0] s0 m0 & FWD p[1] s1 m1", "FWD p[1] s0 m1 & FWD p[0] s1 m0"
+    expected = {f"rank {r} runs {pairs[r]}, which {pairs[1 - r]} needs" for r in (0, 1)}
+    assert d.code == "E304" and set(d.notes[0].splitlines()) == expected
+
+
 def test_a_long_cycle_of_waits_is_shown_in_part() -> None:
     """Every rank waits for the next one: of 14 ranks and waits, the finding names 12 and counts the others."""
     d = first_finding(

@@ -10,8 +10,9 @@ import json
 import re
 import statistics
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from chimerac.chimera_ir import limits
 from chimerac.compiler.command.main import main
@@ -175,13 +176,12 @@ def searched(group: str) -> str:
     gains = []
     for row in rows:
         found = row["found"]
-        sizes = " ".join(f"{k}={v}" for k, v in row["parameters"].items())
         links = f", hop {row['links']}" if isinstance(row["links"], str) else ""
-        name = row["schedule"] if is_published else f"{row['seed']}: {row['schedule']}"
+        seed = "" if is_published else f"{row['seed']}: "
         gain = 1 - found["makespan"] / found["shipped_makespan"] if found["shipped_makespan"] else None
         if gain is not None:
             gains.append(gain)
-        cells = [f"{name} {sizes}, {'split' if row['split'] else 'full'}{links}", str(row["limit"])]
+        cells = [f"{seed}{_setting(row)}{links}", str(row["limit"])]
         cells.append("none fits" if gain is None else f"{found['shipped']} {found['shipped_makespan']:g}")
         cells += [f"{found['makespan']:g}", "" if gain is None else f"{gain:.1%}", f"{found['bound']:g}"]
         cells += [f"{found['bubble']:g}", f"{found['least_bubble']:g}"] if is_published else []
@@ -205,9 +205,8 @@ def placed(_: str) -> str:
     lines, gains = ["\n" + _cells(head), _cells(["---", *["---:"] * (len(head) - 1)])], []
     for row in rows:
         found, other = row["found"], row["found"]["placed"]
-        sizes = " ".join(f"{k}={v}" for k, v in row["parameters"].items())
         gains.append(1 - other["makespan"] / found["shipped_makespan"])
-        cells = [f"{row['seed']}: {row['schedule']} {sizes}, {'split' if row['split'] else 'full'}"]
+        cells = [f"{row['seed']}: {_setting(row)}"]
         cells += [f"{found['shipped']} {found['shipped_makespan']:g}", f"{found['makespan']:g}", f"{other['makespan']:g}"]
         cells += [f"{gains[-1]:.1%}", f"{other['bound']:g}", f"{other['bound_of_every_placement']:g}"]
         lines.append(_cells([*cells, "yes" if other["proved"] else "no", f"{other['seconds']:g}"]))
@@ -215,6 +214,12 @@ def placed(_: str) -> str:
     summary = f"Median gain {statistics.median(gains):.1%}, least gain {min(gains):.1%}; for {proved} of {len(rows)} "
     summary += "the order is proved optimal for its placement."
     return "\n".join([*lines, "", textwrap.fill(summary, 120, break_on_hyphens=False), "", ""])
+
+
+def _setting(row: Mapping[str, Any]) -> str:
+    """Return the schedule, the sizes and the kind of backward of a setting."""
+    sizes = " ".join(f"{k}={v}" for k, v in row["parameters"].items())
+    return f"{row['schedule']} {sizes}, {'split' if row['split'] else 'full'}"
 
 
 def _cells(cells: Sequence[str]) -> str:

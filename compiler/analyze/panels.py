@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
 from chimerac.chimera_ir.model import ModelDescription
@@ -44,17 +45,21 @@ def measured_panel(program: Program, timeline: Timeline, title: str = "", memory
 
 
 def panels_beside(
-    s: Simulation, measured: Timeline | None = None, memory: MemoryCurve | None = None
+    s: Simulation, measured: Timeline | None = None, curve_of: Callable[[Timeline], MemoryCurve] | None = None
 ) -> tuple[list[Panel], str]:
     """Return the panels of a simulation and of a measured timeline of its program, and the text below their time axis.
 
     measured: None for the simulation alone. If its unit is not that of the simulation, the two have no common time axis. Then
-    there is only the panel of the measured timeline. memory: of the timeline of the first panel, below which it is drawn.
+    there is only the panel of the measured timeline. curve_of: returns the memory curve of a timeline; it is
+    drawn below the first panel. None: no curve is drawn.
     """
+    is_alone = measured is not None and measured.unit != s.unit  # the measured timeline
+    first = measured if measured is not None and is_alone else s.timeline
+    memory = None if curve_of is None else curve_of(first)
     if measured is None:
         return [simulated_panel(s, memory=memory)], time_label(s)
     title = program_title(s.program)
-    if measured.unit == s.unit:
+    if not is_alone:
         both = [simulated_panel(s, f"{title}, predicted", memory), measured_panel(s.program, measured, f"{title}, measured")]
         return both, time_label(s)
     return [measured_panel(s.program, measured, f"{title}, measured", memory)], f"time in {measured.unit}"

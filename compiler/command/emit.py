@@ -119,10 +119,8 @@ def _picture(form: str, program: Program, options: EmitOptions) -> bytes:
     from chimerac.compiler.draw.picture import draw_picture
 
     s = simulate(program, options.costs, options.durations)
-    measured = options.measured
-    timeline = s.timeline if measured is None or measured.unit == s.unit else measured  # of the first panel
-    curve = memory_curve(program, timeline, options.model, options.state) if options.memory_curve else None
-    panels, label = panels_beside(s, measured, curve)
+    curve_of = partial(memory_curve, program, model=options.model, state=options.state) if options.memory_curve else None
+    panels, label = panels_beside(s, options.measured, curve_of)
     return draw_picture(panels, form, label, options.ranks, options.inches)
 
 

@@ -30,8 +30,8 @@ def pipe_names(given: Sequence[str]) -> list[str]:
 
 def legal_name(text: str, prefix: str) -> str:
     """Return a text as a name of the language. prefix: used if nothing is left of the text or a digit comes first."""
-    word = re.sub(r"\W+", "_", text).strip("_")
-    return word if word[:1].isalpha() else f"{prefix}_{word}".rstrip("_")
+    word = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")[: limits.NAME]
+    return word if word[:1].isalpha() else f"{prefix}_{word}"[: limits.NAME].rstrip("_")
 
 
 def with_suffix(name: str, suffix: str) -> str:

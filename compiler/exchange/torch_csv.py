@@ -23,6 +23,7 @@ from chimerac.chimera_ir.instructions import FORMS, Bwd, BwdInput, BwdWeight, Fw
 from chimerac.chimera_ir.machines import Machine
 from chimerac.chimera_ir.program import OVERLAP, RECOMPUTE, Program
 from chimerac.chimera_ir.streams import program_of
+from chimerac.compiler.exchange.listing_text import legal_name
 from chimerac.compiler.lower.lower import lower
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import verify_program
@@ -195,7 +196,9 @@ def program_from_csv(source: Source, width: int = 1, machine: Machine = "window"
         message = f"{source.name} has messages, so it is the program of one replica: leave out --width"
         raise refuse("E002", message, help="a file with tasks alone can have more replicas")
     pipe = Pipe("main", tuple(placement), tuple(range(micro_batches)))
-    header = Header(_name(source), {}, len(streams), len(placement), micro_batches, (pipe,), machine=machine)
+    header = Header(
+        legal_name(PurePath(source.name).stem, "s"), {}, len(streams), len(placement), micro_batches, (pipe,), machine=machine
+    )
     if excess := header.excess():
         raise refuse("E622", f"{source.name} has {excess}")
     program = program_of(header, ((_instruction(cell, placement) for cell in stream) for stream in streams))
@@ -211,13 +214,6 @@ def program_from_csv(source: Source, width: int = 1, machine: Machine = "window"
         ranks = ", ".join(f"rank {cells[r].rank} waits before {cells[r].text}" for r in timing.stuck[:8])
         raise refuse("E622", message, _span(source, cell), "waits for ever", notes=(ranks,))
     return verify_program(lower(program, timing, "eager", width, machine, arrange))
-
-
-def _name(source: Source) -> str:
-    """Return a name for the schedule, made from the name of the file."""
-    word = re.sub(r"[^A-Za-z0-9_]+", "_", PurePath(source.name).stem).strip("_")[: limits.NAME]
-    # A name cannot be empty or begin with a digit.
-    return word if re.match(r"[A-Za-z_]", word) else f"s_{word}"[: limits.NAME].rstrip("_")
 
 
 _ID = "[0-9]{1,9}"

@@ -75,7 +75,6 @@ def fold(problem: Problem) -> Folded | None:
     kept_pipes = [problem.pipes[p] for p in kept]
     pipes = [replace(x, placement=tuple(min(r, last - r) for r in x.placement), link_ranks=x.placement) for x in kept_pipes]
     folded = replace(problem, ranks=half, pipes=tuple(pipes), limits=problem.limits[:half])
-    limits = zip(folded.limits, folded.least_limits(), strict=True)
-    if any(limit is not None and limit < least for limit, least in limits):
+    if not folded.allows_one_micro_batch():
         return None
     return Folded(problem, folded, tuple(partner), kept)

@@ -174,7 +174,7 @@ def _climb(
 
 def _fastest(problem: Problem, compared_by: Sequence[Rule]) -> Order | None:
     """Return the fastest order of some list schedulers; None if a rank cannot hold one micro-batch, or if all get stuck."""
-    if (np.array(problem.least_limits()) > problem.limit_of).any():
+    if not problem.allows_one_micro_batch():
         return None
     orders = [order for rule in compared_by if (order := by_rule(problem, rule)) is not None]
     return min(orders, key=lambda x: x.makespan, default=None)

@@ -83,6 +83,11 @@ class Problem:
                 of_pipe[r] += self.activations[s] if pipe.micro_batches else 0
         return [max(of_pipe[r] for of_pipe in held) for r in range(self.ranks)]
 
+    def allows_one_micro_batch(self) -> bool:
+        """Return whether every rank may hold one micro-batch at a time, so that some order keeps the limits."""
+        limits = zip(self.limits, self.least_limits(), strict=True)
+        return all(limit is None or limit >= least for limit, least in limits)
+
     def busy(self) -> list[int]:
         """Return how long each rank computes."""
         t = self.tasks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -55,7 +56,8 @@ def sent(server: Playground, data: bytes, *, more: bool = False) -> tuple[int, b
         try:
             client.sendall(data)
             if not more:
-                client.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):  # the server has closed the connection; its answer may still be read
+                    client.shutdown(socket.SHUT_WR)
             while part := client.recv(2**16):
                 received += part
         except ConnectionError:  # the server has closed the connection

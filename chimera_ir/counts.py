@@ -5,8 +5,16 @@ from __future__ import annotations
 
 def count_text(number: int, noun: str) -> str:
     """Return a number with its noun: '1 rank', '4 ranks', '2 micro-batches'. noun: in the singular."""
-    plural = f"{noun}es" if noun.endswith(("ch", "ss")) else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
+    if number == 1:
+        return f"1 {noun}"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{number} {noun[:-1]}ies"
+    return f"{number} {noun}es" if noun.endswith(("ch", "ss")) else f"{number} {noun}s"
+
+
+def times_text(number: int) -> str:
+    """Return how often something is: 'once', 'twice', '3 times'."""
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
 def sizes_text(ranks: int, stages: int, micro_batches: int) -> str:

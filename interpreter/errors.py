@@ -13,11 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from chimerac.chimera_ir.diagnostics import ChimeraError
+
 MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.001, 365 * 24 * 3600.0  # limits of the timeout of a wait for another rank
 
 
 class InterpreterError(Exception):
-    """A run failed. The message is for the user. It needs no traceback, unless `RankError.cause` is another kind of error."""
+    """A run failed. The message is for the user.
+
+    It needs no traceback, unless `RankError.cause` is neither an InterpreterError nor a ChimeraError.
+    """
 
 
 class PeerLostError(InterpreterError):
@@ -47,5 +52,10 @@ class RankError(InterpreterError):
     def __init__(self, rank: int, number: int | None, text: str, cause: Exception, name: str = "") -> None:
         self.rank, self.number, self.text, self.cause = rank, number, text, cause
         self.place = f"{name or f'rank {rank}'}, {text if number is None else f'instruction {number}: {text}'}"
-        has_message = len(cause.args) == 1 and isinstance(cause.args[0], str)
-        super().__init__(f"{self.place}: {cause.args[0] if has_message else repr(cause)}")
+        if isinstance(cause, ChimeraError):
+            message = str(cause)
+        elif len(cause.args) == 1 and isinstance(cause.args[0], str):
+            message = cause.args[0]
+        else:
+            message = repr(cause)
+        super().__init__(f"{self.place}: {message}")

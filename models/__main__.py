@@ -15,7 +15,7 @@ from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
 from chimerac.chimera_ir.files import check_not_overwritten, discard_output, write, write_stderr, write_stdout
 from chimerac.chimera_ir.model import ModelDescription, model_to_json
-from chimerac.interpreter.adapters.own import LOSS_NAMES, check_own, files_of, is_own, own_model
+from chimerac.interpreter.adapters.own import LOSS_NAMES, check_own, files_of, is_own, own_model, unread_option
 from chimerac.models.presets import check_sequence, table
 
 MODEL_HELP = "a preset, NAME/BLOCKS, FILE.py:FUNCTION, hf:CONFIG.json or hf:FOLDER, as in run.py (default: %(default)s)"
@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             describe_parser.error(f"{option} {value}: expected a number from 1 to {MAX_SIZE}")
     if options.output == "":
         describe_parser.error("-o: the path is empty")
+    if unread := unread_option(options.model, options.layers, options.head, options.loss):
+        describe_parser.error(unread)
     to_stdout = options.output in (None, "-")
     try:
         _check_own_model(options)

@@ -101,7 +101,7 @@ class SchedulerStuckError(ChimeraError):
 def stuck_message(scheduler: Scheduler) -> str:
     """Return in words how far a stuck scheduler came."""
     started = scheduler.tasks - scheduler.remaining
-    return f"the scheduler is stuck after {started} of {scheduler.tasks} tasks: limits forbid every task that is ready"
+    return f"the scheduler is stuck after {started} of {scheduler.tasks} tasks: limits forbid every task that would be next"
 
 
 def order_greedily(spec: Spec, order: GreedyOrder, budget: Budget) -> Ordered:

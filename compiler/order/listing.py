@@ -216,7 +216,7 @@ class _Lister:
         duplicate = rank.add(meaning, kind, cell, first, last, operand)
         if duplicate is not None:
             name = self.spec.header.pipes[cell.pipe].name
-            message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {duplicate} twice"
+            message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {duplicate} a second time"
             raise refuse("E302", message, a.span, help="keep one of them")
 
 

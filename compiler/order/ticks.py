@@ -184,8 +184,9 @@ def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], 
         counts = np.zeros((len(KINDS), h.stages, count), np.int64)
         for tasks in pipe_tasks:
             np.add.at(counts[tasks.op], (tasks.each_stage, tasks.each_id - first), 1)
-        found += _duplicate_findings(spec, order, pipe_tasks, counts, p)
-        if len(placed) < len(order.formulas):
+        is_partial = len(placed) < len(order.formulas)
+        found += _duplicate_findings(spec, order, pipe_tasks, counts, p, is_partial)
+        if is_partial:
             continue  # the other formulas have not placed their tasks, so nothing is known to be missing
         forward, full, inputs, weights, _ = counts > 0
         missing_backward = "B(s, m) at ..., or I and W"
@@ -267,11 +268,12 @@ def _longer_groups(f: Formula, group: Range, count: int, budget: Budget) -> Rang
 
 
 def _duplicate_findings(
-    spec: Spec, order: TicksOrder, pipe_tasks: list[_FormulaTasks], counts: Ints, pipe: int
+    spec: Spec, order: TicksOrder, pipe_tasks: list[_FormulaTasks], counts: Ints, pipe: int, is_partial: bool
 ) -> list[Diagnostic]:
     """Return E302 for the first task of a pipe that is placed more than once, [] if there is none.
 
-    counts: how often each task is placed, by kind, stage and micro-batch.
+    counts: how often each task is placed, by kind, stage and micro-batch. is_partial: whether there are formulas that have not
+    placed their tasks.
     """
     if counts.max(initial=0) <= 1:
         return []
@@ -284,7 +286,7 @@ def _duplicate_findings(
         return [
             Diagnostic(
                 "E302",
-                f"two groups hold {name}",
+                f"{counts[op, s, m]} groups hold {name}",
                 formulas[0].span,
                 "of this formula",
                 help="change the groups so that they do not overlap",
@@ -294,7 +296,9 @@ def _duplicate_findings(
     if len(formulas) > 1 + MAX_NAMED:
         notes.append("...")
     help = "remove one, or narrow it with 'when'"
-    return [Diagnostic("E302", f"two formulas place {name}", formulas[0].span, "one of them", tuple(notes), help)]
+    # Formulas that have not placed their tasks yet may place it too.
+    number = f"{'at least ' if is_partial else ''}{len(formulas)}"
+    return [Diagnostic("E302", f"{number} formulas place {name}", formulas[0].span, "one of them", tuple(notes), help)]
 
 
 def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chimerac.chimera_ir.counts import times_text
 from chimerac.chimera_ir.diagnostics import Diagnostic, Span
 from chimerac.chimera_ir.program import LIMITS
 from chimerac.compiler.syntax import nodes as n
@@ -24,8 +25,7 @@ def not_a_limit(e: n.Expr, span: Span) -> Diagnostic:
         names = [part.name for part in subexpressions(e.left) if isinstance(part, n.Name)]
         duplicate = next((k for k in KINDS if names.count(k) > 1), None)
         if duplicate and set(names) <= set(KINDS):
-            count = names.count(duplicate)
-            message = f"the limit counts {duplicate} {'twice' if count == 2 else f'{count} times'}"
+            message = f"the limit counts {duplicate} {times_text(names.count(duplicate))}"
             return Diagnostic("E202", message, span, help="name each kind once: limit F - W <= D")
     help = "write counts of F, B, I, W, R on the left: limit F - W <= D"
     if isinstance(e, n.Binary) and isinstance(e.left, n.Name) and e.left.name in LIMITS:

@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 
+from chimerac.chimera_ir.counts import times_text
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op, stage_group
 from chimerac.compiler.verify.index import MAX_FOUND, WEIGHT_GRADIENT, ProgramIndex
@@ -16,7 +17,7 @@ RowsByRank = dict[str, dict[int, int]]  # group -> global rank -> the row of its
 
 
 def check_gradient_sync(index: ProgramIndex) -> list[Diagnostic]:
-    """Return findings about all-reduces with wrong members (E450), that a rank joins twice (E451) or too early (E452).
+    """Return findings about all-reduces with wrong members (E450), that a rank joins several times (E451) or too early (E452).
 
     If there are none of these, look for collectives without a common order (E453).
     """
@@ -96,11 +97,13 @@ def _membership_findings(index: ProgramIndex, name: str, holders: tuple[int, ...
         if c in wrong_collectives:
             message = f"{p.place(row)}: the copies of '{name}' are on ranks {_comma_separated(holders)}"
             yield Diagnostic("E450", message, help=f"write: {over}")
-    first = dict(zip(reversed(ranks), reversed(rows), strict=True))  # rank -> its first row
-    message = f"this rank joins the all-reduce of '{name}' a second time"
+    rows_of: dict[int, list[int]] = {}
     for row, rank in zip(rows, ranks, strict=True):
-        if row != first[rank]:
-            yield Diagnostic("E451", f"{p.place(row)}: {message}", help="keep the later one")
+        rows_of.setdefault(rank, []).append(row)
+    for own in rows_of.values():
+        if len(own) > 1:
+            message = f"{p.place(own[1])}: this rank joins the all-reduce of '{name}' {times_text(len(own))}"
+            yield Diagnostic("E451", message, help="keep the last one")
 
 
 def _last_weight_gradients(index: ProgramIndex) -> dict[int, int]:

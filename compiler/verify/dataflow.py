@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from chimerac.chimera_ir.counts import times_text
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op, Value
 from chimerac.chimera_ir.program import OVERLAP, Ints
@@ -84,14 +85,16 @@ def _value_findings(index: ProgramIndex, value: Value) -> list[Diagnostic]:
     crosses = source != target
     found = []
 
-    def find(code: str, wrong: Mask, row: Ints, fact: str, help: str = "") -> None:
+    def find(code: str, wrong: Mask, row: Ints, fact: str, help: str = "", count: Ints | None = None) -> None:
         """Add findings. wrong, row: by index in `keys`, whether the value has a fault, and the row of the instruction at fault.
 
-        fact may contain {value}, the value's name; help may contain {source} and {target}, the ranks that make and read it.
+        fact may contain {value}, the value's name, and {times}, which is its `count` in words; help may contain {source} and
+        {target}, the ranks that make and read it. count: by index in `keys`.
         """
         for i in np.flatnonzero(wrong)[:MAX_FOUND].tolist():
             note = f"it is made at {p.place(int(maker[i]))}"
-            message = f"{p.place(int(row[i]))}: {fact.format(value=f'{value.name} {index.name(int(keys[i]))}')}"
+            name, times = f"{value.name} {index.name(int(keys[i]))}", "" if count is None else times_text(int(count[i]))
+            message = f"{p.place(int(row[i]))}: {fact.format(value=name, times=times)}"
             change = help.format(source=source[i], target=target[i])
             found.append(Diagnostic(code, message, notes=(note,), help=change))
 
@@ -107,9 +110,10 @@ def _value_findings(index: ProgramIndex, value: Value) -> list[Diagnostic]:
         rows, row_keys = index.value_instructions[op, value]
         count = np.bincount(row_keys, minlength=index.key_count)[keys]
         find("E421", crosses & (count == 0), reader, f"{{value}} is read here but never {verb}", f"add its {op.name}")
-        extra = index.by_key((rows, row_keys))[keys]
-        needed = np.where(crosses, 1, 0)
-        find("E422", count > needed, extra, f"{{value}} is {verb} more often than it is needed", "remove one of them")
+        last = index.by_key((rows, row_keys))[keys]
+        fact = f"{{value}} is {verb} {{times}}, but needed once"
+        find("E422", crosses & (count > 1), last, fact, f"keep one {op.name}", count)
+        find("E422", ~crosses & (count > 0), last, f"{{value}} is {verb}, but it stays on its rank", f"remove the {op.name}")
     if found:
         return found
     send, receive = (index.by_key(index.value_instructions[op, value])[keys] for op in (Op.SEND, Op.RECV))
@@ -142,15 +146,20 @@ def _free_findings(index: ProgramIndex, value: Value, keys: Ints, reader: Ints, 
     last[keys] = reader if value == Value.grad or index.header.kind == "evaluation" else index.weight_gradient[keys]
     is_received = np.zeros(index.key_count, bool)
     is_received[keys] = crosses
-    freed_twice = np.bincount(row_keys, minlength=index.key_count) > 1
+    count = np.bincount(row_keys, minlength=index.key_count)[row_keys]  # by index in `rows`: how many FREEs free its buffer
     last_reader = last[row_keys]
     too_early = (index.rank[rows] != index.rank[last_reader]) | (rows < last_reader)
-    wrong = ~is_received[row_keys] | freed_twice[row_keys] | too_early
+    wrong = ~is_received[row_keys] | (count > 1) | too_early
+
+    def fault(i: int) -> str:
+        if count[i] > 1:
+            return times_text(int(count[i]))
+        return "too early" if is_received[row_keys[i]] else "but was never received"
+
     return [
         Diagnostic(
             "E426",
-            f"{index.program.place(int(rows[i]))}: the buffer is freed "
-            + ("twice" if freed_twice[row_keys[i]] else "too early" if is_received[row_keys[i]] else "but was never received"),
+            f"{index.program.place(int(rows[i]))}: the buffer is freed {fault(i)}",
             notes=(f"it is last read at {index.program.place(int(last_reader[i]))}",),
             help="keep one FREE, after that, on that rank" if is_received[row_keys[i]] else "remove the FREE",
         )

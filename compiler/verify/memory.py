@@ -11,11 +11,14 @@ from itertools import pairwise
 
 import numpy as np
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.lifetimes import Kind, activations, held, received
 from chimerac.chimera_ir.program import LIMITS, Ints, Program
 from chimerac.compiler.verify.index import ProgramIndex
 
+# What a limit counts, in the singular: by the name of the limit.
+_NOUNS = {"activations": "activation", "receive_buffers": "receive buffer", "weight_copies": "weight copy"}
 # The change that lowers a peak, for the help: by the kind of the program and the name of the limit.
 _CHANGES = {
     "training": {
@@ -65,14 +68,14 @@ def _limit_finding(
     index: ProgramIndex, name: str, limit: int, rank: int, peaks_by_rank: list[int], position: int
 ) -> Diagnostic:
     """Return the finding about a rank. position: in the rank's stream, of the instruction at which the peak begins."""
-    words, notes = name.replace("_", " "), []
+    notes = []
     if name != "weight_copies":
         row = int(index.program.offsets[rank]) + position
         notes.append(f"the peak begins at {index.program.place(row)}")
     others = [f"rank {r} holds {peak}" for r, peak in enumerate(peaks_by_rank) if peak > limit and r != rank]
     if others:
         notes.append("above the limit too: " + ", ".join(others[:8]) + (", ..." if len(others) > 8 else ""))
-    message = f"rank {rank} holds {peaks_by_rank[rank]} {words} at its peak; the limit is {limit}"
+    message = f"rank {rank} holds {count_text(peaks_by_rank[rank], _NOUNS[name])} at its peak; the limit is {limit}"
     help = f"{_CHANGES[index.header.kind][name]}, or raise the limit: this program needs {peaks_by_rank[rank]}"
     return Diagnostic("E460", message, notes=tuple(notes), help=help, about=(f"limits.{name}",))
 

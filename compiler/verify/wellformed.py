@@ -14,7 +14,7 @@ from typing import assert_never
 import numpy as np
 import numpy.typing as npt
 
-from chimerac.chimera_ir.counts import count_text
+from chimerac.chimera_ir.counts import count_text, times_text
 from chimerac.chimera_ir.diagnostics import Diagnostic, did_you_mean
 from chimerac.chimera_ir.instructions import AllReduce, Op, Value, stage_group
 from chimerac.chimera_ir.program import LIMITS, OVERLAP, Ints, Program
@@ -53,7 +53,7 @@ def _header_faults(program: Program) -> Iterator[str]:
         yield _ids_fault(ids, h.micro_batches)
     repeated_pipe = next(((name, times) for name, times in Counter(pipe.name for pipe in h.pipes).items() if times > 1), None)
     if repeated_pipe is not None:
-        yield f"pipe {repeated_pipe[0]} is defined {_times(repeated_pipe[1])}"
+        yield f"pipe {repeated_pipe[0]} is defined {times_text(repeated_pipe[1])}"
     for kind, costs in program.costs.given().items():
         if kind != "hop" and len(costs) != h.stages:
             yield f"the costs of {kind} are given for {count_text(len(costs), 'stage')}, but the program has {h.stages}"
@@ -98,7 +98,7 @@ def _ids_fault(ids: Ints, micro_batches: int) -> str:
     m = int(ids[is_wrong.argmax()])
     if not exists[is_wrong.argmax()]:
         return f"a pipe lists micro-batch {m}, but micro-batches are 0 .. {micro_batches - 1}"
-    return f"the pipes list micro-batch {m} {_times(int(count[m]))}; each belongs to one pipe"
+    return f"the pipes list micro-batch {m} {times_text(int(count[m]))}; each belongs to one pipe"
 
 
 class _RowFindings:
@@ -244,11 +244,7 @@ def _micro_batches_fault(program: Program, row: int, pipe_of: Ints) -> tuple[str
     if not ids:
         return "it names no micro-batch", "name at least one"
     m, times = Counter(ids).most_common(1)[0]
-    return f"micro-batch {m} is named {_times(times)}", "name it once"
-
-
-def _times(count: int) -> str:
-    return "twice" if count == 2 else f"{count} times"
+    return f"micro-batch {m} is named {times_text(times)}", "name it once"
 
 
 def _place(program: Program, row: int) -> str:

@@ -111,7 +111,7 @@ def class_of(config: Any, head: str | None = None) -> Any:
     It is `head` if given, else the one that the configuration names, else that of the first kind in `_HEADS` that fits,
     else the architecture without a head.
 
-    Raises ChimeraError E854 where transformers has no such class.
+    Raises ChimeraError E854 where transformers has no such class, or none for this architecture.
     """
     transformers = _transformers()
     name = head or next(iter(config.architectures or ()), None)
@@ -128,6 +128,12 @@ def class_of(config: Any, head: str | None = None) -> Any:
         auto = getattr(transformers, f"AutoModelFor{kind}")
         if type(config) in auto._model_mapping and ("Seq2Seq" not in kind or config.is_encoder_decoder):
             return _first_class(auto._model_mapping[type(config)])
+    if type(config) not in transformers.AutoModel._model_mapping:
+        raise refuse(
+            "E854",
+            f"transformers {transformers.__version__} has no default class for the model_type {config.model_type}",
+            help="name a class: with --head, with head=... in Python, or in 'architectures' of the configuration",
+        )
     return _first_class(transformers.AutoModel._model_mapping[type(config)])
 
 

@@ -42,6 +42,23 @@ def may_have_own_loss(name: str | None) -> bool:
     return is_own(name) and not str(name).startswith(HUGGING_FACE)
 
 
+def unread_option(name: str | None, layers: str | None, head: str | None, loss: str | None) -> str:
+    """Return what is wrong and what to do, if one of these options is given and the model does not read it; otherwise ''.
+
+    name: of the model; None if none is given, which means a preset. layers, head, loss: the values of the options with these
+    names, None if they are not given.
+    """
+    given = {"--layers": layers, "--head": head, "--loss": loss}
+    unread = next((option for option, value in given.items() if value is not None), None)
+    if unread is not None and not is_own(name):
+        found = "the default model" if name is None else f"'{name}'"
+        help = f"leave out {unread}, or give --model FILE.py:FUNCTION or hf:PATH"
+        return f"{unread} is for a model of your own, and {found} is none: {help}"
+    if head is not None and not str(name).startswith(HUGGING_FACE):
+        return f"--head is for a Hugging Face model, and '{name}' is none: leave out --head, or give --model hf:PATH"
+    return ""
+
+
 def check_own(name: str) -> None:
     """Check, without torch, what a user's model is read from.
 
@@ -85,7 +102,7 @@ def own_model(
     spaces between them. head: as for `huggingface`. If the function of a file returns a Model, this model is returned as it is.
 
     Raises ChimeraError: E801 for a name that is no function, and for a function that returns neither a Model nor a module whose
-    forward has an argument; E821 for samples with more tokens than a Hugging Face model has positions; E850, E851, E852, E854
+    forward has an argument; E821 for samples that do not fit the positions of a Hugging Face model; E850, E851, E852, E854
     and E855 as `huggingface` and `cut` do; E854 also for a vocabulary with fewer tokens than a byte has values; E861 for a
     tokenizer with too many tokens.
     """
@@ -104,7 +121,7 @@ def own_model(
     model_class = class_of(config, head)
     fields = example_fields(config, model_class, samples, length)
     if "input_ids" in fields:
-        _check_text(source, config.get_text_config(), length, tokens)
+        _check_text(source, config.get_text_config(), length, tokens, halves="decoder_input_ids" in fields)
     if "decoder_input_ids" in fields:  # the encoder reads the first half of a sample, and the decoder predicts the second
         fields = {field: t[:, : length // 2] for field, t in fields.items()}
     targets = next(iter(fields.values())) if "input_ids" in fields else torch.zeros(samples, dtype=torch.int64)
@@ -119,14 +136,16 @@ def files_of(name: str) -> list[Path]:
     return list(path.iterdir()) if path.is_dir() else [path]
 
 
-def _check_text(source: str, config: Any, length: int, tokens: int | None) -> None:
-    """Check that samples of `length` tokens fit a configuration. tokens: how many the tokenizer has; None: texts are bytes.
+def _check_text(source: str, config: Any, length: int, tokens: int | None, halves: bool) -> None:
+    """Check that samples of `length` tokens fit a configuration.
 
-    Raises ChimeraError: E821 for fewer positions than a sample has tokens, E854 for a vocabulary of fewer tokens than a byte
-    has values, E861 for one of fewer tokens than the tokenizer's.
+    tokens: how many the tokenizer has; None: texts are bytes. halves: whether the model reads a sample in two halves.
+
+    Raises ChimeraError: E821 as `check_positions`, E854 for a vocabulary of fewer tokens than a byte has values, E861 for one
+    of fewer tokens than the tokenizer's.
     """
     vocabulary, positions = getattr(config, "vocab_size", None), getattr(config, "max_position_embeddings", None)
-    check_positions(source, length, positions, otherwise="set more positions in the configuration")
+    check_positions(source, length, positions, "set more positions in the configuration", halves)
     if vocabulary is not None and tokens is not None and vocabulary < tokens:
         message = f"the tokenizer has {tokens} tokens, and {source} a vocabulary of {vocabulary}"
         raise refuse("E861", message, help="give --tokenizer one with fewer tokens, or set vocab_size in the configuration")

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import NoReturn, Protocol
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
@@ -108,11 +109,12 @@ def error_text(error: Exception) -> str:
     """Return what is printed for an error: its message, in some cases after a traceback. The text ends with a newline.
 
     Findings have no traceback, and neither has an InterpreterError. But a RankError has the traceback of its cause,
-    unless the cause is an InterpreterError.
+    unless the cause is one of these. If the cause is findings, these are printed, with a note of where they were raised.
     """
-    if isinstance(error, ChimeraError):
-        return render(error.diagnostics, sys.stderr is not None and sys.stderr.isatty())
-    cause = error.cause if isinstance(error, RankError) else error
+    cause, notes = (error.cause, (f"in {error.place}",)) if isinstance(error, RankError) else (error, ())
+    if isinstance(cause, ChimeraError):
+        findings = [replace(d, notes=notes + d.notes) for d in cause.diagnostics]
+        return render(findings, sys.stderr is not None and sys.stderr.isatty())
     trace = "" if isinstance(cause, InterpreterError) else "".join(traceback.format_exception(cause))
     return f"{trace}error: {error}\n"
 

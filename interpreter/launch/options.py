@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from chimerac.chimera_ir.arguments import Parser
+from chimerac.interpreter.adapters.own import unread_option
 from chimerac.interpreter.launch.config import as_yaml, config_values, convert, field_types
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.storage import from_environment, resolved
@@ -158,7 +159,10 @@ def _parameters(words: Sequence[str]) -> dict[str, str]:
 
 
 def _check_together(settings: RunSettings) -> None:
-    """Raise ValueError for options that exclude or need each other, output files with the same path, and output to stdout."""
+    """Raise ValueError for options that exclude or need each other, output files with the same path, and output to stdout.
+
+    It is also raised for options that the model does not read.
+    """
     s = settings
     timed, no_save_dir = s.timed is not None, s.save_dir is None
     files = {"--trace": s.trace, "--timeline": s.timeline, "--log-file": s.log_file}
@@ -169,6 +173,7 @@ def _check_together(settings: RunSettings) -> None:
     same_file = next((" and ".join(names) for names in by_path.values() if len(names) > 1), "")
     written = {**files, "--export": s.export, "--save-dir": s.save_dir, "--tensorboard": s.tensorboard}
     to_stdout = next((name for name, path in written.items() if path == Path("-")), "")
+    unread = unread_option(s.model, s.layers, s.head, s.loss)
     for applies, message in (
         (to_stdout, f"{to_stdout} -: stdout gets the losses of the run: give a path"),
         (s.loopback and s.transport != "gloo", f"--transport {s.transport} is for ranks in processes, not for --loopback"),
@@ -178,6 +183,7 @@ def _check_together(settings: RunSettings) -> None:
         (same_file, f"{same_file} are the same file: give each its own path"),
         (s.split and s.partition, "--split and --partition both fix the layers of each stage: give one of them"),
         (timed and (s.split or s.partition), "--timed has stages that sleep, and no layers: leave out --split and --partition"),
+        (unread, unread),
         (s.save_every and no_save_dir, "--save-every needs --save-dir"),
         (s.keep and no_save_dir, "--keep needs --save-dir"),
         (s.async_save and no_save_dir, "--async-save needs --save-dir"),

@@ -154,7 +154,7 @@ def _fitting_source(settings: RunSettings, model: str, image_size: tuple[int, in
     source = source_of(settings, next((name for name, size in SIZES.items() if size == image_size), "text"))
     if SIZES.get(source.name) == image_size:  # both are None for a text
         return source
-    if settings.data is None:
+    if image_size is not None and image_size not in SIZES.values():  # with every --data, and without one
         known = ", ".join("{0} x {0} x {1} ({2})".format(*size, name) for name, size in SIZES.items())
         message = f"{model} reads {needs}, and there is no data set of them"
         raise refuse("E802", message, help=f"there are images of {known}; or train it with Pipeline in a loop of your own")

@@ -28,7 +28,6 @@ from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.pipeline.checkpoint_state import (
     MismatchError,
     Names,
-    local_shapes,
     local_state,
     merged_settings,
     needed_places,
@@ -217,12 +216,13 @@ class OpenedCheckpoint:
     def _check_model(self, pipeline: BoundPipeline) -> None:
         """Raise ChimeraError E831 on all ranks if the saved model differs from the whole model of this run.
 
-        The names and the shapes of parameters and buffers are compared.
+        The names and the shapes of parameters and buffers are compared. Of extra state only the names are compared.
         """
-        expected: dict[str, list[int]] = {}
-        for text in pipeline.transport.all_gather(json.dumps(local_shapes(pipeline))):
+        expected: dict[str, list[int] | None] = {}
+        for text in pipeline.transport.all_gather(json.dumps(pipeline.weights.shapes())):
             expected |= json.loads(text)
         saved = {place[1]: self._reader.shape(place) for place in self._reader.places("model")}
+        saved |= dict.fromkeys(name for name, shape in expected.items() if shape is None and name in saved)
         if saved == expected:
             return
         notes = [

@@ -84,11 +84,6 @@ def merged_settings(by_rank: Iterable[Mapping[str, Any] | None]) -> dict[str, An
     return {"kind": kind, "groups": [[list(names), values] for values, names in merged.values()]} if merged else None
 
 
-def local_shapes(pipeline: BoundPipeline) -> dict[str, list[int]]:
-    """Return the shapes of this rank's parameters and buffers, by name."""
-    return {name: list(t.shape) for name, t in pipeline.state_dict().items()}
-
-
 def needed_places(reader: TensorReader, pipeline: BoundPipeline, optimizer: Optimizer | None, names: Names) -> list[Place]:
     """Return the places in a checkpoint whose values this rank reads."""
     places: list[Place] = [("model", name) for name in pipeline.state_dict()]

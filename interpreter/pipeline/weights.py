@@ -1,12 +1,16 @@
-"""The parameters and buffers of a rank's stages, under their names in the full model."""
+"""The parameters and buffers of a rank's stages, under their names in the full model.
+
+The extra state of a module (`get_extra_state` of torch) counts as a buffer, if it is a tensor that `set_extra_state` can load.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX as _EXTRA_STATE
 
 from chimerac.chimera_ir.program import Header
 from chimerac.interpreter.runtime.model import Stage
@@ -41,21 +45,29 @@ class Weights:
         """Return parameters and persistent buffers. One that has several names on this rank is in it under each of them."""
         return _state_of(self._layers())
 
+    def shapes(self) -> dict[str, list[int] | None]:
+        """Return the shapes of parameters and persistent buffers by name; None for extra state, whose shape may change."""
+        extra = _extra_states(self._layers())
+        return {name: None if name in extra else list(t.shape) for name, t in self.state_dict().items()}
+
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Load parameters and persistent buffers.
 
         Raises KeyError for missing names and ValueError for other shapes. Nothing is loaded then.
         """
-        own = self.state_dict()
+        own, extra = self.state_dict(), _extra_states(self._layers())
         if missing := [name for name in own if name not in state]:
             shown = ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else "")
             raise KeyError(f"{len(missing)} of {len(own)} names are missing: {shown}")
         for name, t in own.items():
-            if state[name].shape != t.shape:
+            if name not in extra and state[name].shape != t.shape:
                 raise ValueError(f"{name} has the shape {list(state[name].shape)}, and in this model {list(t.shape)}")
         with torch.no_grad():
             for name, t in own.items():
-                t.copy_(state[name])
+                if name in extra:  # a module may make its extra state anew for each call: a copy into it would be lost
+                    extra[name].set_extra_state(state[name].to(t.device, copy=True))
+                else:
+                    t.copy_(state[name])
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """Return the whole model on the CPU of every rank, stage after stage; called by all ranks together."""
@@ -103,8 +115,20 @@ class Weights:
 
 
 def _state_of(layers: Iterator[tuple[str, nn.Module]]) -> dict[str, Tensor]:
-    """Return the parameters and persistent buffers of these layers, and the extra state of a module if it is a tensor."""
+    """Return the parameters and persistent buffers of these layers, and extra state that is a tensor and can be loaded."""
     state: dict[str, Tensor] = {}
-    for name, layer in layers:
+    known = list(layers)
+    for name, layer in known:
         layer.state_dict(destination=state, prefix=full_name(name, ""))
-    return {name: t for name, t in state.items() if isinstance(t, Tensor)}
+    extra = _extra_states(known)
+    return {n: t for n, t in state.items() if isinstance(t, Tensor) and (n in extra or n.rpartition(".")[2] != _EXTRA_STATE)}
+
+
+def _extra_states(layers: Iterable[tuple[str, nn.Module]]) -> dict[str, nn.Module]:
+    """Return the modules of these layers that can load extra state, by the name that this state has in a state dict."""
+    return {
+        full_name(path, _EXTRA_STATE): module
+        for name, layer in layers
+        for path, module in layer.named_modules(prefix=name, remove_duplicate=False)
+        if type(module).set_extra_state is not nn.Module.set_extra_state
+    }

@@ -22,7 +22,7 @@ from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
 from chimerac.chimera_ir.files import write_stderr
 from chimerac.chimera_ir.optimizers import OPTIMIZERS
-from chimerac.interpreter.adapters.own import LOSS_NAMES, check_own, is_own
+from chimerac.interpreter.adapters.own import LOSS_NAMES, check_own, is_own, unread_option
 from chimerac.interpreter.launch.record import check_output
 from chimerac.models.presets import check_sequence
 
@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--ranks is at least 2: links are measured between ranks")
     if options.output == "-":
         parser.error("-o -: a profile is not written to stdout: give the path of a file")
+    if unread := unread_option(options.model, options.layers, options.head, options.loss):
+        parser.error(unread)
     samples = _samples(parser, options.micro_batch)
     try:
         check_output(Path(options.output), "-o")

@@ -1,8 +1,10 @@
 """Finding the first value that is not finite: the batches of an iteration are run again, and their tasks are checked.
 
 Weights, samples and random numbers are those of the first run. So the values are the same, if all layers are deterministic. A
-task is a cause if the values that it reads are finite and one that it computes is not. Inputs of the model that are not finite
-are a cause, too. Fields, targets and buffers are not checked. An all-reduce is a cause only if no task of any rank is.
+task is a cause if the activations or gradients that it reads are finite and a value that it computes is not. Inputs of the
+model that are not finite are a cause, too. A cause also names the fields and the targets that the task reads and that are not
+finite. They alone are no cause: an attention mask may have infinite values. Buffers are not checked: the first run may have
+changed them. An all-reduce is a cause only if no task of any rank is.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from torch import Tensor, nn
 from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, Fwd, Recompute, Task
 from chimerac.chimera_ir.textline import instruction_text
 from chimerac.interpreter.runtime.executor import Executor
+from chimerac.interpreter.runtime.work import Work
 from chimerac.interpreter.transport import Transport
 
-SHOWN = 4  # how many parameters a message names at most
+SHOWN = 4  # how many values a message names at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,8 @@ class Cause:
 
     is_reduction: whether the instruction is an all-reduce. number, text: of the instruction, on `rank`. name: of the rank in
     messages. value: which value is not finite, in words. weights: the names of the stage's weights that are not finite.
-    is_input: whether the value is an input of the model.
+    samples: the fields and targets that the instruction reads and that are not finite, in words. is_input: whether the value is
+    an input of the model.
     """
 
     is_reduction: bool
@@ -38,6 +42,7 @@ class Cause:
     text: str
     value: str
     weights: tuple[str, ...]
+    samples: tuple[str, ...]
     is_input: bool
 
     def __str__(self) -> str:
@@ -50,8 +55,11 @@ class Cause:
             return "the gradients that it sums are finite"
         if self.is_input:
             return "no instruction computed these inputs: they are in the samples"
+        facts = [f"it reads samples that are not finite: {_names(self.samples)}"] if self.samples else []
         if self.weights:
-            return f"weights of its stage were not finite before it: {_names(self.weights)}"
+            facts.append(f"weights of its stage were not finite before it: {_names(self.weights)}")
+        if facts:
+            return "; ".join(facts)
         return "the values that it reads, and the weights of its stage, are finite"
 
 
@@ -93,16 +101,16 @@ class FiniteCheck:
                 self._add(reductions[group], f"the sum of the gradients of {_names(names)} is not finite", is_reduction=True)
 
     def _forward(self, number: int, call: Callable[[], None], keys: list[tuple[int, int, int]]) -> None:
-        work, stage = [self._executor.work[key] for key in keys], keys[0][1]
+        work = [self._executor.work[key] for key in keys]
         inputs_finite = [_is_finite(w.iteration.inputs(w.m) if w.input is None else w.input.read()) for w in work]
         call()
         for key, w, input_finite in zip(keys, work, inputs_finite, strict=True):
             output_finite = _is_finite((w.iteration.losses[w.m],) if w.output is None else w.output.values or ())
             if not input_finite and w.input is None:
-                self._add(number, f"the inputs of micro-batch {w.m} are not finite", stage, is_input=True)
+                self._add(number, f"the inputs of micro-batch {w.m} are not finite", [w], is_input=True)
             elif input_finite and not output_finite:
                 output = "loss of" if w.output is None else "output for"
-                self._add(number, f"its {output} micro-batch {w.m} is not finite", stage)
+                self._add(number, f"its {output} micro-batch {w.m} is not finite", [w])
             if not (input_finite and output_finite):
                 self._nonfinite.add(key)
 
@@ -118,9 +126,9 @@ class FiniteCheck:
         names = self._new_nonfinite_gradients(self._executor.stages[stage].parameters())
         micro_batches = f"micro-batch{'es' if len(keys) > 1 else ''} {', '.join(str(m) for _, _, m in keys)}"
         if inputs_finite and names:
-            self._add(number, f"the gradient of {_names(names)} is not finite after {micro_batches}", stage)
+            self._add(number, f"the gradient of {_names(names)} is not finite after {micro_batches}", work)
         elif inputs_finite and not outputs_finite:
-            self._add(number, f"the gradient of its input is not finite for {micro_batches}", stage)
+            self._add(number, f"the gradient of its input is not finite for {micro_batches}", work)
         if names or not (inputs_finite and outputs_finite):
             self._nonfinite.update(keys)
 
@@ -135,15 +143,16 @@ class FiniteCheck:
         return [self._names[id(p)] for p in new]
 
     def _add(
-        self, number: int, value: str, stage: int | None = None, is_reduction: bool = False, is_input: bool = False
+        self, number: int, value: str, work: Sequence[Work] = (), is_reduction: bool = False, is_input: bool = False
     ) -> None:
-        """Add a cause. stage: of the task; None for an all-reduce."""
-        weights = [] if stage is None else [p for p in self._executor.stages[stage].parameters() if not _is_finite((p,))]
+        """Add a cause. work: what the task is for, of one stage; empty for an all-reduce."""
+        weights = [p for w in work[:1] for p in w.module.parameters() if not _is_finite((p,))]
+        samples = tuple(name for w in work for name in _nonfinite_samples(w))
         text = instruction_text(self._executor.stream[number], self._executor.pipe_names)
         names = tuple(dict.fromkeys(self._names[id(p)] for p in weights))
         transport = self._executor.transport
         name = transport.named([transport.rank])
-        self.causes.append(Cause(is_reduction, number, transport.rank, name, text, value, names, is_input))
+        self.causes.append(Cause(is_reduction, number, transport.rank, name, text, value, names, samples, is_input))
 
 
 def first_cause(transport: Transport, causes: Iterable[Cause]) -> Cause | None:
@@ -153,8 +162,21 @@ def first_cause(transport: Transport, causes: Iterable[Cause]) -> Cause | None:
     stream comes first, and of equal numbers the one of the lower rank. None: there is no cause.
     """
     by_rank = transport.all_gather(json.dumps([asdict(cause) for cause in causes]))
-    all_causes = [Cause(**{**fields, "weights": tuple(fields["weights"])}) for text in by_rank for fields in json.loads(text)]
+    all_causes = [
+        Cause(**{**fields, "weights": tuple(fields["weights"]), "samples": tuple(fields["samples"])})
+        for text in by_rank
+        for fields in json.loads(text)
+    ]
     return min(all_causes, key=lambda cause: (cause.is_reduction, cause.number, cause.rank), default=None)
+
+
+def _nonfinite_samples(work: Work) -> list[str]:
+    """Return in words the fields and targets that this work reads and that are not finite."""
+    batch, m = work.iteration.batch, work.m
+    found = [f"the field {name} of micro-batch {m}" for name in work.module.reads if not _is_finite((batch.field(m, name),))]
+    if work.output is None and not _is_finite(batch.targets(m)):
+        found.append(f"the targets of micro-batch {m}")
+    return found
 
 
 def _is_finite(tensors: Iterable[Tensor]) -> bool:

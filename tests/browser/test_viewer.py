@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chimerac.chimera_ir.textform import program_from_text
 from chimerac.compiler import compile_schedule
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.analyze.viewed import viewed
 from chimerac.compiler.command.main import main
 from chimerac.compiler.draw.shades import shade
 from chimerac.compiler.draw.viewer.page import page as page_text
+from chimerac.compiler.verify import verify
+from tests.helpers import replaced
 from tests.helpers_browser import browser
 
 pytestmark = pytest.mark.browser
@@ -128,6 +131,46 @@ def test_hover_and_click_show_what_an_instruction_waits_for(opened: Opener) -> N
     assert "BWD up[0] s3 m2" in page.locator("#spoken").inner_text()
 
 
+SINGLE_THEN_GROUPED = """chimera-program 1
+schedule grouped
+sizes width=1 ranks=2 stages=2 micro_batches=2 window=2 machine=window kind=training micro_batch_size=1/1
+costs FWD=1 BWD=2 BWD_INPUT=1 BWD_WEIGHT=1 hop=0
+pipe main on 0 1 micro_batches 0 1
+
+rank 0:
+  RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1
+  FWD main s0 m0; SEND act main s1 m0 -> 1
+  FWD main s0 m1; SEND act main s1 m1 -> 1
+  BWD main s0 m0,1
+rank 1:
+  RECV act main s1 m0 <- 0; RECV act main s1 m1 <- 0
+  FWD main s1 m0; FWD main s1 m1
+  BWD main s1 m0; SEND grad main s0 m0 -> 0
+  BWD main s1 m1; SEND grad main s0 m1 -> 0
+"""
+IN_ONE_MESSAGE = (
+    ("RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1", "RECV grad main s0 m0,1 <- 1"),
+    ("BWD main s1 m0; SEND grad main s0 m0 -> 0", "BWD main s1 m0"),
+    ("SEND grad main s0 m1 -> 0", "SEND grad main s0 m0,1 -> 0"),
+)
+
+
+def test_a_send_waits_for_each_task_whose_value_it_sends(opened: Opener) -> None:
+    for text, expected in (
+        (SINGLE_THEN_GROUPED, [["B0 on rank 1"], ["B1 on rank 1"]]),
+        (replaced(SINGLE_THEN_GROUPED, *IN_ONE_MESSAGE), [["B0 on rank 1", "B1 on rank 1"]]),
+    ):
+        p = verify(program_from_text(text))
+        page = opened(page_text([viewed(simulate(p), "grouped")], [], None))
+        sends = [row for row in range(len(p)) if p.text(row).startswith("SEND grad")]
+        found = []
+        for row in sends:
+            page.evaluate("(row) => viewer.select(viewer.state.panels[0], row)", row)
+            waits = page.locator("#details dt", has_text="Waits for").first.locator("xpath=following-sibling::dd[1]")
+            found.append([wait.partition(",")[0] for wait in waits.locator("li").all_inner_texts()])
+        assert found == expected
+
+
 def test_idle_time_is_explained_by_its_cause(opened: Opener) -> None:
     page = opened(page_of("gpipe", D=4, N=4))
     first_row_of_rank_3 = compile_schedule("gpipe", {"D": 4, "N": 4}).program.offsets[3]
@@ -223,6 +266,21 @@ def test_a_bubble_is_explained_moment_by_moment(opened: Opener) -> None:
     until(page, "viewer.explained().k === 13")
     page.keyboard.press("Escape")
     assert page.evaluate("viewer.explained()") is None
+
+
+def test_a_pair_that_waits_for_an_input_of_its_second_task_is_explained_by_it(opened: Opener) -> None:
+    page = opened(page_of("dualpipe", costs={"hop": 1}, D=2, N=4))
+    page.keyboard.press("e")
+    while "Time 6 to 7." not in page.locator("#moment").inner_text():
+        assert page.locator("#next-moment").is_enabled()
+        page.keyboard.press("n")
+    # The input of F3 arrived at 5. That of B0 is sent at 6, and its message takes 1.
+    together = "F3 starts together with B0, and B0 needs B0 of rank 1, whose message arrives at 7"
+    assert page.locator("#sentences li").first.inner_text() == f"Rank 0 is idle (message on its way): {together}."
+    p = compile_schedule("dualpipe", {"D": 2, "N": 4}).program
+    first = next(row for row in range(len(p)) if p.text(row).endswith("overlap"))
+    said = [page.evaluate("(row) => viewer.spoken(viewer.state.panels[0], row)", row) for row in (first, first + 1)]
+    assert "waited for" not in said[0] and "it waited for B0 on rank 1, arrives at 7" in said[1]
 
 
 def test_tasks_of_two_programs_on_one_page_can_be_selected(opened: Opener, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,13 +136,12 @@ def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> Non
 
     order: (rank, task), changed in place. Two tasks become a pair only if the inputs of both exist before the first of them.
     """
-    at, last = 0, {rank: n for n, (rank, _) in enumerate(order)}
+    at = 0
     while at < len(order):
         rank, first = order[at]
         second = next((n for n in range(at + 1, len(order)) if order[n][0] == rank), None)
         missing = set().union(*(outputs_and_inputs(i, stages)[0] for _, i in order[at:]))
-        has_inputs = second is not None and not outputs_and_inputs(order[second][1], stages)[1] & missing
-        if second is not None and last[rank] > at and has_inputs and r.random() < 0.5:
+        if second is not None and not outputs_and_inputs(order[second][1], stages)[1] & missing and r.random() < 0.5:
             order[at] = rank, replace(first, overlap=True)
             order.insert(at + 1, order.pop(second))
             at += 1
@@ -202,6 +201,8 @@ def reads_first(task: Instruction, i: Recv | Send) -> bool:
 def delay_receives(stream: list[Instruction], past: tuple[type[Instruction], ...]) -> None:
     """Move every RECV as late in the stream as the first reader of its values and the transfers with its peer allow.
 
+    If the first reader is the second task of an overlapped pair, the RECV stays before the pair.
+
     past: the kinds of transfers with its peer that a RECV may pass.
     """
     for n in reversed(range(len(stream))):
@@ -209,7 +210,7 @@ def delay_receives(stream: list[Instruction], past: tuple[type[Instruction], ...
         if isinstance(i, Recv):
             while n + 1 < len(stream):
                 after = stream[n + 1]
-                if reads_first(after, i):
+                if reads_first(after, i) or (getattr(after, "overlap", False) and reads_first(stream[n + 2], i)):
                     break
                 if isinstance(after, Send | Recv) and after.peer == i.peer and not isinstance(after, past):
                     break
@@ -219,17 +220,17 @@ def delay_receives(stream: list[Instruction], past: tuple[type[Instruction], ...
 def with_moved_receives(r: random.Random, p: Program) -> Program:
     """Return the program with its RECVs moved: all as late as possible, or up to two of each rank by at most three places.
 
-    The result may be wrong. In the first case its window is drawn too. In the second, the move of one RECV may shift the other:
-    then a neighbour of this other one is moved in its place.
+    The result may be wrong. In the first case its window is drawn too.
     """
     changed, delayed, past = streams(p), r.random() < 0.5, r.choice([(), (Send,), (Send,)])
     for stream in changed:
         if delayed:
             delay_receives(stream, past)
             continue
-        receives = [n for n, i in enumerate(stream) if isinstance(i, Recv)]
-        for n in r.sample(receives, min(len(receives), 2)):
-            stream[:] = with_move(stream, n, max(0, min(len(stream) - 1, n + r.randint(-3, 3))))
+        receives = [i for i in stream if isinstance(i, Recv)]
+        for i in r.sample(receives, min(len(receives), 2)):
+            n = stream.index(i)  # the move of the first RECV may have shifted the second
+            stream[:] = with_move(stream, n, max(0, min(len(stream) - 1, n + r.choice([-3, -2, -1, 1, 2, 3]))))
     moved_program = with_streams(p, changed)
     return moved_program.with_header(window=r.randint(0, 1)) if delayed else moved_program
 
@@ -237,7 +238,7 @@ def with_moved_receives(r: random.Random, p: Program) -> Program:
 def with_late_receives(p: Program, past: tuple[type[Instruction], ...] = (), window: int = 0) -> Program:
     """Return the program with its RECVs as late as possible. past: as in `delay_receives`; window: of the result.
 
-    The result may be wrong: a RECV may come between the tasks of an overlapped pair.
+    The result may be wrong: it may deadlock.
 
     If a RECV may pass no transfer, each pair of ranks keeps its order of transfers. With window 0, on the machine `window`, a
     rank then waits at each SEND until the peer has posted its RECV, which the peer does as late as it can.

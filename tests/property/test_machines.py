@@ -10,8 +10,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimerac.chimera_ir.instructions import Send
-from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.instructions import Recv, Send, Task
+from chimerac.chimera_ir.program import Pipe, Program
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import evaluation_of
 from chimerac.compiler.analyze.graph import dependency_graph, dot, graphml
@@ -23,10 +23,21 @@ from chimerac.compiler.verify import verify
 from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
 from tests.effort import examples
-from tests.helpers import CASES, library_program
+from tests.helpers import CASES, library_program, streams
 from tests.helpers_events import makespan
 from tests.proof.disorder import with_own_orders
-from tests.proof.drawn import MACHINES, Sizes, lower_tasks, random_tasks, with_late_receives, with_moved_receives
+from tests.proof.drawn import (
+    MACHINES,
+    Sizes,
+    lower_tasks,
+    outputs_and_inputs,
+    pair_up,
+    random_order,
+    random_tasks,
+    tasks_of,
+    with_late_receives,
+    with_moved_receives,
+)
 from tests.proof.mutations import codes
 
 SIZES = Sizes(ranks=4, stages=4, pipes=2, micro_batches=3)
@@ -93,6 +104,42 @@ def test_the_draws_include_all_machines_and_programs_that_only_posted_runs() -> 
             found["posted alone"] += sum(machines(ProgramIndex(p)).values()) == 1
     assert min(found[m] for m in MACHINES) > 20 and min(found[m, "window 0"] for m in MACHINES) > 3
     assert found["posted alone"] > 3
+
+
+class Always(random.Random):
+    """Random numbers with which everything that is drawn with a probability happens."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+def test_every_overlapped_pair_that_is_possible_can_be_drawn() -> None:
+    for seed in range(40):
+        r = random.Random(seed)
+        placement = [r.randrange(3) for _ in range(3)]
+        drawn = random_order(r, [*tasks_of(r, 0, Pipe("p", (0, 1, 2), (0, 1, 2)), stages=3)], stages=3)
+        order = [(placement[i.stage], i) for i in drawn]
+        pair_up(Always(), order, stages=3)
+        of_pairs = {n + k for n, (_, i) in enumerate(order) if i.overlap for k in (0, 1)}
+        for at, (rank, _) in enumerate(order):
+            following = [n for n in range(at + 1, len(order)) if order[n][0] == rank][:1]
+            if not of_pairs & {at, *following}:
+                # No pair was made of these two, so the second needs the first, or what is made after it.
+                later = set().union(*(outputs_and_inputs(i, 3)[0] for _, i in order[at:]))
+                assert all(outputs_and_inputs(order[n][1], 3)[1] & later for n in following)
+
+
+def test_moving_receives_changes_no_other_order_and_parts_no_pair() -> None:
+    r, pairs = random.Random(2), 0
+    for _ in range(100):
+        p = lower_tasks(random_tasks(r, SIZES), r)
+        late, moved = with_late_receives(p, past=(Send,)), with_moved_receives(r, p)
+        pairs += sum(isinstance(i, Task) and i.overlap for stream in streams(p) for i in stream)
+        assert codes(late) <= {"E440"}  # not E403, which forbids a RECV between the two tasks of a pair
+        for changed in (late, moved):
+            for before, after in zip(streams(p), streams(changed), strict=True):
+                assert [i for i in before if not isinstance(i, Recv)] == [i for i in after if not isinstance(i, Recv)]
+    assert pairs > 50
 
 
 @given(st.integers(0, 2**32))

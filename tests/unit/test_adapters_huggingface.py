@@ -24,7 +24,7 @@ transformers = pytest.importorskip("transformers")
 from chimerac.chimera_ir.diagnostics import ChimeraError  # noqa: E402
 from chimerac.interpreter.adapters.huggingface import class_of, configuration, example_fields, huggingface  # noqa: E402
 from chimerac.interpreter.adapters.model import CallModel  # noqa: E402
-from chimerac.interpreter.adapters.own import check_own  # noqa: E402
+from chimerac.interpreter.adapters.own import check_own, own_model  # noqa: E402
 from chimerac.interpreter.runtime.draws import Draws, drawing  # noqa: E402
 from tests.helpers_adapters import MICRO_BATCHES, SAMPLES, train, train_plainly  # noqa: E402
 
@@ -207,6 +207,23 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             model_of(tmp_path)
 
 
+def test_an_encoder_and_a_decoder_need_positions_for_half_a_sample(tmp_path: Path) -> None:
+    """The configuration has 16 positions. The last token of a sample with an odd number of tokens is not read."""
+    name = f"hf:{write_config(tmp_path, 'bart', vocab_size=256)}"
+    for length in (32, 33):
+        fields = own_model(name, SAMPLES, length).example(SAMPLES).fields
+        assert {t.shape for t in fields.values()} == {(SAMPLES, 16)}
+    with pytest.raises(
+        ChimeraError, match=r"(?s)E821: halves of 17 tokens, .* the 16 positions of .*give --seq-len 32 or less"
+    ):
+        own_model(name, SAMPLES, 34)
+    name = f"hf:{write_config(tmp_path, 'bert', vocab_size=256)}"  # reads whole samples
+    with pytest.raises(
+        ChimeraError, match=r"(?s)E821: samples of 17 tokens .* the 16 positions of .*give --seq-len 16 or less"
+    ):
+        own_model(name, SAMPLES, 17)
+
+
 def test_wrong_configurations_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ChimeraError, match=r"E854.*cannot read the configuration"):
         configuration(tmp_path)
@@ -227,6 +244,10 @@ def test_wrong_configurations_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
         configuration(path)
     with pytest.raises(ChimeraError, match=r"E854.*has no model LlamaForNothing"):
         class_of(configuration(write_config(tmp_path, "llama")), "LlamaForNothing")
+    path.write_text('{"model_type": "blip_text_model"}')  # an architecture without a class of AutoModel
+    with pytest.raises(ChimeraError, match=r"(?s)E854.*has no default class for the model_type blip_text_model.*--head"):
+        class_of(configuration(path))
+    assert class_of(configuration(path), "BlipTextModel") is transformers.BlipTextModel
     with pytest.raises(ChimeraError, match=r"E851.*has no module 'model.layer'"):
         model_of(write_config(tmp_path, "llama"), ["model.layer"])
     monkeypatch.setitem(sys.modules, "transformers", None)  # its import fails, as if it were not installed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chimerac.chimera_ir.counts import count_text, sizes_text
+from chimerac.chimera_ir.counts import count_text, sizes_text, times_text
 from chimerac.compiler import compile_text
 from chimerac.compiler.analyze.report import report
 from chimerac.compiler.analyze.simulate import simulate
@@ -28,11 +28,18 @@ order listing for rank r { F  B }
         (1, "micro-batch", "1 micro-batch"),
         (2, "micro-batch", "2 micro-batches"),
         (3, "process", "3 processes"),
+        (1, "weight copy", "1 weight copy"),
+        (2, "weight copy", "2 weight copies"),
+        (2, "day", "2 days"),
         (1, "data-parallel replica", "1 data-parallel replica"),
     ],
 )
 def test_a_noun_is_singular_or_plural_as_its_count_requires(number: int, noun: str, text: str) -> None:
     assert count_text(number, noun) == text
+
+
+def test_two_times_are_twice_and_more_are_counted() -> None:
+    assert [times_text(n) for n in range(1, 5)] == ["once", "twice", "3 times", "4 times"]
 
 
 def test_each_noun_of_the_sizes_agrees_with_its_own_count() -> None:

@@ -16,8 +16,10 @@ from chimerac.interpreter.data.digits import digits
 from chimerac.interpreter.data.documents import text_documents, tokenized
 from chimerac.interpreter.data.text import Text, load_text
 from chimerac.interpreter.data.tokenizer import load_tokenizer
+from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.own_data import own_data
 from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.launch.workloads import data_of
 from chimerac.interpreter.runtime.model import IGNORED, Example
 
 LENGTH = 16
@@ -97,3 +99,17 @@ def test_a_model_of_images_gets_the_data_set_of_its_image_size() -> None:
     found, (classes,) = data.train.field(range(5), "pixel_values"), data.train.targets(range(5))
     assert asked == [(side, channels)] and found.shape == (5, 1, 8, 8) and found.dtype == torch.float32
     assert classes.shape == (5,) and set(classes.tolist()) <= set(range(10)) and data.train.inputs(range(5)) == ()
+
+
+def test_a_model_of_images_for_which_there_is_no_data_set_is_not_told_to_leave_out_the_data() -> None:
+    program: Any = None  # the data does not depend on it
+    for more in ([], ["--data", "digits"], ["--data", "text"]):
+        settings = parse_options(["--model", "hf:config.json", *more])
+        pixels = model("ViTForImageClassification", pixel_values=torch.zeros(1, 3, 224, 224))
+        with pytest.raises(ChimeraError, match=r"E802.*reads images of 224 x 224 x 3, and there is no data set") as error:
+            data_of(settings, program, pixels)
+        assert error.value.diagnostics[0].help.startswith("there are images of 8 x 8 x 1 (digits), 32 x 32 x 3 (cifar10)")
+    settings = parse_options(["--model", "hf:config.json", "--data", "digits"])
+    pixels = model("ViTForImageClassification", pixel_values=torch.zeros(1, 3, 32, 32))
+    with pytest.raises(ChimeraError, match=r"(?s)E802.*--data digits does not fit.*leave out --data"):
+        data_of(settings, program, pixels)

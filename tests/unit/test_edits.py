@@ -7,6 +7,7 @@ import pytest
 from chimerac.chimera_ir.diagnostics import Source
 from chimerac.compiler.diagnose.edits import condition_edits, edited, listing_edits, tick_edits
 from chimerac.compiler.diagnose.edits.listings import count_edits
+from chimerac.compiler.diagnose.edits.text import changed_divisions, negated
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.parse import parse
 
@@ -31,6 +32,48 @@ def test_another_rule_gets_the_negated_condition_in_its_own_names_before_its_tic
     assert any("F p(m, s) when m >= s at (m + s)" in text for text in texts)
     for text in texts:
         parse(Source("x", text))  # every edited text can be parsed
+
+
+def tick(order: n.Schedule) -> n.Expr:
+    (ticks,) = (s for s in order.statements if isinstance(s, n.Ticks))
+    return ticks.rules[0].tick
+
+
+@pytest.mark.parametrize(
+    ("division", "texts"),
+    [
+        ("s // (D*2) + 1", ["s // D + 1", "s % (D*2) + 1", "s % D + 1"]),
+        ("s % (-2)", ["s // (-2)", "s // D", "s % D"]),
+        ("s//((D))", ["s%((D))"]),
+        ("(s % 3)*(m)", ["(s // 3)*(m)", "(s // D)*(m)", "(s % D)*(m)"]),
+        ("s // 2 // (m)", ["s // 2 // D", "s // 2 % (m)", "s // 2 % D", "s // D // (m)", "s % 2 // (m)", "s % D // (m)"]),
+    ],
+)
+def test_a_changed_division_keeps_the_parentheses_of_its_divisor_or_replaces_them_with_it(
+    division: str, texts: list[str]
+) -> None:
+    given = schedule(f"order ticks {{\n  F p(s, m) at {division}\n}}")
+    found = list(changed_divisions(given, tick(given)))
+    assert found == texts
+    for text in found:
+        assert tick(schedule(f"order ticks {{\n  F p(s, m) at {text}\n}}"))  # it can be parsed
+
+
+@pytest.mark.parametrize(
+    ("condition", "opposite"),
+    [
+        ("s < -1", "s >= -1"),
+        ("(s < 1) == (m < 2)", "(s < 1) != (m < 2)"),
+        ("(if s > 0 then 1 else 2) < m", "(if s > 0 then 1 else 2) >= m"),
+        ("(s + 1) % 2 != m // 2", "(s + 1) % 2 == m // 2"),
+        ("s < m and m < 2", "not (s < m and m < 2)"),
+        ("not s < m", "not (not s < m)"),
+    ],
+)
+def test_a_negated_comparison_keeps_its_operands_with_their_parentheses(condition: str, opposite: str) -> None:
+    given = schedule(f"order ticks {{\n  F p(s, m) when {condition} at s\n}}").statements[-1]
+    assert isinstance(given, n.Ticks) and given.rules[0].condition is not None
+    assert negated(given.rules[0].condition) == opposite
 
 
 def test_ranks_are_counted_from_the_end_whatever_the_formula_of_their_number() -> None:

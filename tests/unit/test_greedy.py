@@ -96,7 +96,7 @@ def test_no_place_is_kept_for_a_pipe_without_micro_batches() -> None:
 
 def test_a_stuck_scheduler_names_the_limit_that_refuses() -> None:
     d = stuck_finding("prefer B, F", "limit F - B <= 9", "limit F <= 2", N=3)
-    assert d.message == "the scheduler is stuck after 8 of 12 tasks: limits forbid every task that is ready"
+    assert d.message == "the scheduler is stuck after 8 of 12 tasks: limits forbid every task that would be next"
     assert d.notes == ("rank 0 has 2 of 2: F main s0 m2 may not start",)
     assert d.span is not None and d.span.source.text.split("\n")[d.span.line - 1].strip() == "limit F <= 2"
 
@@ -130,6 +130,13 @@ def test_groups_of_forwards() -> None:
     assert [i.micro_batches for i in p.stream(1) if i.op == "SEND"] == [(m,) for m in range(5)]
     d = stuck_finding("prefer B, F", "group F by 2", "limit F - B <= 1")
     assert d.help == "line 6: write 'limit F - B <= 2'; tried: the scheduler then finishes"
+
+
+def test_a_smaller_last_group_waits_while_a_limit_forbids_the_group_before_it() -> None:
+    """Of the ready forwards of a pipe and stage only the first is considered, here F2-3. F4 alone would be within the limit."""
+    p = greedy("prefer F, B", "group F by 2", "limit F - B <= 3", D=1, N=5)
+    first = ["FWD main s0 m0,1", "BWD main s0 m0", "FWD main s0 m2,3", "BWD main s0 m1", "FWD main s0 m4"]
+    assert [p.text(row) for row in range(5)] == first
 
 
 def test_a_group_size_above_the_number_of_micro_batches_makes_one_task() -> None:

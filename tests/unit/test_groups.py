@@ -107,6 +107,14 @@ def test_wrong_ranges_of_groups_are_refused() -> None:
         assert findings_of(rule1=rule, rule2=LATE)[0].code == code, rule
 
 
+def test_the_groups_that_hold_one_micro_batch_are_counted() -> None:
+    for numbers, message in (
+        ("g .. g + 1", "2 groups hold F of pipe main, stage 0, micro-batch 1"),
+        ("0 .. g", "4 groups hold F of pipe main, stage 0, micro-batch 0"),
+    ):
+        assert findings_of({"N": 4}, rule1=f"F(s, m = {numbers}) at s + 2*m", rule2=LATE)[0].message == message
+
+
 def test_longer_groups_are_suggested_if_they_leave_out_no_micro_batch() -> None:
     for rule, expected in (
         ("m = 3*g .. 3*g + 1", "the groups leave out m = 2, 5: write m = 3*g .. 3*g + 2"),

@@ -84,6 +84,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         (RankError(0, 3, "FWD", RuntimeError("of torch")), True),
         (OSError("of the system"), True),
         (refuse("E812", "the loss is nan"), False),
+        (RankError(0, 3, "FWD", refuse("E853", "after layers.1 the model ends")), False),
     ],
 )
 def test_a_traceback_is_printed_unless_the_cause_is_a_finding_or_an_error_of_the_interpreter(
@@ -92,6 +93,16 @@ def test_a_traceback_is_printed_unless_the_cause_is_a_finding_or_an_error_of_the
     printed = ended(error, job=Job())
     assert ("Error: " in printed) == has_traceback, "the last line of a traceback names the class"
     assert "error" in printed and printed.endswith("\n")
+
+
+def test_findings_in_an_instruction_are_printed_as_findings_with_the_place(ended: Callable[..., str]) -> None:
+    cause = refuse("E853", "after layers.1 the model ends", notes=("a note",), help="switch it off")
+    error = RankError(1, 3, "FWD main s1 m0", cause)
+    assert ended(error, job=Job()) == (
+        "error[E853]: after layers.1 the model ends\n"
+        " = note: in rank 1, instruction 3: FWD main s1 m0\n = note: a note\n = help: switch it off\n"
+    )
+    assert str(error).startswith("rank 1, instruction 3: FWD main s1 m0: E853: after layers.1 the model ends\n")
 
 
 def test_the_message_is_one_call_of_write(monkeypatch: pytest.MonkeyPatch, ended: Callable[..., str]) -> None:

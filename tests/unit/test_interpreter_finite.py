@@ -182,6 +182,45 @@ def test_samples_and_weights_that_are_not_finite_are_named() -> None:
     assert found.notes == ("weights of its stage were not finite before it: 1.linear.bias",)
 
 
+class Scaled(nn.Module):
+    """Multiplies by the field `scale`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, marks: Tensor, x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        return marks, self.linear(x) * scale
+
+
+def test_fields_and_targets_that_are_not_finite_are_named() -> None:
+    parameters = {"D": 2, "N": 4}
+
+    def found(bad: str) -> Any:
+        """Return the finding for samples whose targets or field are not finite in micro-batch 3. bad: targets or scale."""
+        (marks, x), targets = batch(4)
+        samples = {"targets": targets, "scale": torch.ones(len(x), 1)}
+        samples[bad][3 * SAMPLES, 0] = float("nan")
+
+        def rank(transport: Transport) -> Any:
+            examples = {"inputs": (marks[:SAMPLES], x[:SAMPLES]), "fields": {"scale": torch.ones(SAMPLES, 1)}}
+            layers = [Fragile(), Scaled(), Fragile(), Fragile()]
+            pipe = Pipeline(layers, "1f1b", parameters, loss=loss, **examples, transport=transport)
+            pipe.step((marks, x), samples["targets"], scale=samples["scale"])
+            return findings_of_call(pipe.check_finite)[0]
+
+        first, second = run_in_loopback(compile_schedule("1f1b", parameters).program, rank, seed=3)
+        assert first == second and first.code == "E812"
+        return first
+
+    finding = found("scale")
+    assert "FWD main s0 m3: its output for micro-batch 3 is not finite" in finding.message
+    assert finding.notes == ("it reads samples that are not finite: the field scale of micro-batch 3",)
+    finding = found("targets")
+    assert "FWD main s1 m3: its loss of micro-batch 3 is not finite" in finding.message
+    assert finding.notes == ("it reads samples that are not finite: the targets of micro-batch 3",)
+
+
 def test_an_all_reduce_of_finite_gradients_whose_sum_is_too_large_is_named() -> None:
     """Each of the two copies of stage 0 runs one of the two micro-batches."""
     first, second = errors("chimera", lambda: nn.Sequential(LargeBias(), Fragile()), partial(step_and_check, count=2), count=2)

@@ -72,6 +72,10 @@ def help_text() -> str:
         (["--keep", "2"], "--keep needs --save-dir"),
         (["--resume", "auto"], "--resume auto needs --save-dir"),
         (["--machine", "serial"], "--machine is for --loopback"),
+        (["--layers", "blocks"], "--layers is for a model of your own, and the default model is none: leave out --layers, or"),
+        (["--model", "gpt-nano", "--loss", "next-token"], "--loss is for a model of your own, and 'gpt-nano' is none"),
+        (["--model", "bert-nano/3", "--head", "Bert"], "--head is for a model of your own, and 'bert-nano/3' is none"),
+        (["--model", "a.py:net", "--head", "Bert"], "--head is for a Hugging Face model, and 'a.py:net' is none"),
     ],
 )
 def test_a_wrong_option_ends_with_code_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,6 +83,12 @@ def test_a_wrong_option_ends_with_code_2(words: list[str], message: str, capsys:
         parse_options(words)
     assert end.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_options_of_a_model_of_one_s_own_are_taken() -> None:
+    options = parse_options(["--model", "hf:folder", "--layers", "blocks", "--head", "Bert", "--loss", "next-token"])
+    assert (options.layers, options.head, options.loss) == ("blocks", "Bert", "next-token")
+    assert parse_options(["--model", "a.py:net", "--layers", "blocks", "--loss", "next-token"]).layers == "blocks"
 
 
 def test_with_stderr_closed_the_usage_is_not_printed_on_stdout(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from chimerac.compiler import compile_schedule
-from chimerac.interpreter import Pipeline
+from chimerac.interpreter import Pipeline, load_checkpoint, save_checkpoint
 from chimerac.interpreter.errors import RankError
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
@@ -121,6 +122,46 @@ def test_extra_state_of_modules_is_not_in_the_state() -> None:
     names = [name for name, _ in model.named_parameters()]
     for state in on_all_ranks(program, lambda pipe: pipe.full_state_dict(), model=model):
         assert list(state) == names
+
+
+class Counting(nn.Linear):
+    """A layer whose extra state is a tensor that is made for each call; it becomes longer with `calls`."""
+
+    calls = 0
+
+    def get_extra_state(self) -> Tensor:
+        return torch.full((self.calls + 1,), self.calls)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        assert len(state) == int(state[0]) + 1
+        self.calls = int(state[0])
+
+
+def test_extra_state_that_is_a_tensor_is_saved_and_loaded(tmp_path: Path) -> None:
+    program = compile_schedule("1f1b", {"D": 2, "N": 2}).program
+
+    def model(calls: int, kind: type[nn.Linear] = Counting) -> Any:
+        whole = net()
+        whole.first, whole.first.calls = kind(WIDTH, WIDTH), calls
+        return whole
+
+    def save(pipe: Pipeline) -> dict[str, Tensor]:
+        save_checkpoint(tmp_path / "saved", pipe)
+        return pipe.full_state_dict()
+
+    state = on_all_ranks(program, save, model=model(3))[0]
+    assert state["first._extra_state"].tolist() == [3] * 4
+    for load in (lambda pipe: pipe.load_state_dict(state), lambda pipe: load_checkpoint(tmp_path / "saved", pipe)):
+        loaded = model(0)
+        on_all_ranks(program, load, model=loaded)
+        assert loaded.first.calls == 3 and loaded.first.weight.equal(state["first.weight"])
+
+    class OnlyRead(nn.Linear):
+        def get_extra_state(self) -> Tensor:
+            return torch.ones(1)
+
+    for state in on_all_ranks(program, lambda pipe: pipe.full_state_dict(), model=model(0, OnlyRead)):
+        assert "first._extra_state" not in state, "torch would refuse to load it"
 
 
 def test_gradients_add_up_over_two_calls_of_step_with_and_without_sync() -> None:

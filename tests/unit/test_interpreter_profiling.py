@@ -109,6 +109,8 @@ def test_latency_and_bandwidth_are_those_of_the_line_through_the_times() -> None
         (["--repeats", "0"], 2, "--seq-len and --repeats are at least 1"),
         (["--model", "gpt-nono"], 1, "E801"),
         (["--model", "gpt2-nano", "--seq-len", "4096"], 1, "E821"),
+        (["--model", "gpt-nano", "--layers", "blocks"], 2, "--layers is for a model of your own, and 'gpt-nano' is none"),
+        (["--loss", "next-token"], 2, "--loss is for a model of your own, and 'gpt-small' is none"),
         (["--modell", "gpt-nano"], 2, "did you mean '--model'"),
         (["-o", "no/such/folder/p.json"], 1, "E811"),
     ],

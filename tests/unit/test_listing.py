@@ -198,6 +198,11 @@ def test_a_full_backward_beside_half_of_a_split_one_is_one_finding() -> None:
         assert [d.code for d in findings_of_call(listing, body, N=1)] == ["E302"]
 
 
+def test_a_task_that_is_listed_again_is_named_at_its_second_place() -> None:
+    for body in ("F(0, 0) F(0, 0) B", "repeat 3 { F(0, 0) } B"):
+        assert first_finding(body, N=1).message == "rank 0 lists F of main s0, micro-batch 0 a second time"
+
+
 def test_the_names_of_an_action_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A formula may be long, and an action may be repeated a million times."""
     searched = []

@@ -10,6 +10,7 @@ from math import prod
 
 import pytest
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source
 from chimerac.chimera_ir.instructions import Free, Fwd
 from chimerac.chimera_ir.lifetimes import held, lifetimes, received, sizes
@@ -109,13 +110,14 @@ def test_an_activation_counts_until_its_last_task_has_run() -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_limit_applies_to_the_peak(name: str) -> None:
+    nouns = {"activations": "activation", "receive_buffers": "receive buffer", "weight_copies": "weight copy"}
     p = program(name, **SMALL[name][1])
     largest = {limit: max(getattr(peaks(p), limit)) for limit in LIMITS}
     assert verify(p.with_header(limits=largest))
     for limit, most in largest.items():
         [found] = findings_of_call(verify, p.with_header(limits=largest | {limit: most - 1}))
         assert (found.code, found.about) == ("E460", (f"limits.{limit}",))
-        assert f"{most} {limit.replace('_', ' ')}" in found.message and f"needs {most}" in found.help
+        assert f"holds {count_text(most, nouns[limit])} at" in found.message and f"needs {most}" in found.help
 
 
 @pytest.mark.parametrize(("limit", "change"), [("activations", "split a forward"), ("receive_buffers", "move receives later")])

@@ -87,6 +87,13 @@ def test_a_sample_longer_than_the_positions_is_refused(name: str, capsys: pytest
     assert f"E821]: samples of {positions + 1} tokens do not fit the {positions} positions of" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["--layers", "blocks"], ["--head", "Bert"], ["--loss", "next-token"]])
+def test_an_option_that_a_preset_does_not_read_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        models_main(["describe", "--model", "gpt-nano", *words])
+    assert f"{words[0]} is for a model of your own, and 'gpt-nano' is none: leave out {words[0]}" in capsys.readouterr().err
+
+
 def test_a_model_of_one_s_own_is_described_for_the_compiler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "net.py"
     path.write_text(

@@ -157,7 +157,7 @@ def test_a_backward_without_an_r_before_it_takes_longer_by_the_cost_of_an_r() ->
     ("order", "code", "words"),
     [
         (LISTING.format("F F F R B B R B B"), "E306", "main s0, micro-batch 3; it has 0 .. 2"),
-        (LISTING.format("F F F R(0, 0) R(0, 0) B B B"), "E302", "lists R of main s0, micro-batch 0 twice"),
+        (LISTING.format("F F F R(0, 0) R(0, 0) B B B"), "E302", "lists R of main s0, micro-batch 0 a second time"),
         (LISTING.format("F R(0, 1) F F B B B"), "E304", "rank 0 waits for itself"),
         (LISTING.format("F F F B R(0, 0) B B"), "E304", "rank 0 waits for itself"),
         (LISTING.format("F F F R & B R B R B"), "E304", "cannot need its own result"),

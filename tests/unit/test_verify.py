@@ -119,7 +119,16 @@ def test_half_of_a_backward_does_not_replace_a_whole_one() -> None:
         ("E423", [("RECV act main s1 m0 <- 0", "RECV act main s1 m0 <- 2")], "is received from a rank that does not make it"),
         ("E421", [("; SEND act main s1 m0 -> 1", "")], "is read here but never sent"),
         ("E421", [("RECV act main s1 m0 <- 0; ", "")], "is read here but never received"),
-        ("E422", [("SEND act main s1 m0 -> 1", "SEND act main s1 m0 -> 1; SEND act main s1 m0 -> 1")], "more often than it is"),
+        (
+            "E422",
+            [("SEND act main s1 m0 -> 1", "SEND act main s1 m0 -> 1; SEND act main s1 m0 -> 1")],
+            "is sent twice, but needed once",
+        ),
+        (
+            "E422",
+            [("SEND act main s1 m0 -> 1", "; ".join(["SEND act main s1 m0 -> 1"] * 3))],
+            "is sent 3 times, but needed once",
+        ),
     ],
 )
 def test_a_transfer_that_is_missing_or_repeated_or_names_a_wrong_rank_is_refused(
@@ -142,10 +151,13 @@ def test_a_value_that_is_sent_from_a_rank_that_does_not_make_it_is_refused() -> 
     [
         ("  FWD main s1 m0", "; FREE act main s1 m0", "the buffer is freed too early"),
         ("  BWD main s1 m0", "; FREE act main s1 m0; FREE act main s1 m0", "the buffer is freed twice"),
+        ("  BWD main s1 m0", "; FREE act main s1 m0" * 3, "the buffer is freed 3 times"),
         ("  BWD main s0 m0", "; FREE act main s1 m0", "too early"),  # on rank 0; the buffer is on rank 1
     ],
 )
-def test_a_buffer_that_is_freed_too_early_or_twice_or_on_another_rank_is_refused(where: str, free: str, message: str) -> None:
+def test_a_buffer_that_is_freed_too_early_or_repeatedly_or_on_another_rank_is_refused(
+    where: str, free: str, message: str
+) -> None:
     first = findings_of(changed((where, where + free)))[0]
     assert first.code == "E426" and message in first.message
 
@@ -154,6 +166,11 @@ def test_buffers_may_be_freed_after_their_last_reader() -> None:
     p = changed(("  BWD main s1 m0", "  BWD main s1 m0; FREE act main s1 m0"))
     assert verify(p)
     assert peaks(p) == peaks(RIGHT)
+
+
+def test_a_value_that_stays_on_its_rank_is_not_sent() -> None:
+    d = findings_of(changed(("  FWD b s0 m2,3\n", "  FWD b s0 m2,3; SEND act b s1 m2 -> 1\n"), text=SPLIT_PIPES))[0]
+    assert d.message.endswith("act b s1 m2 is sent, but it stays on its rank") and d.help == "remove the SEND"
 
 
 def test_a_value_that_stays_on_its_rank_has_no_buffer_to_free() -> None:

@@ -163,12 +163,15 @@ def test_an_all_reduce_of_a_group_with_one_holder_is_refused() -> None:
     assert d.message == f"{place}: ALLREDUCE s0 over 0: the group has one copy and needs no all-reduce"
 
 
-def test_a_rank_that_joins_twice_is_refused() -> None:
+@pytest.mark.parametrize(("times", "words"), [(2, "twice"), (3, "3 times")])
+def test_a_rank_that_joins_more_than_once_is_refused(times: int, words: str) -> None:
     p = program("chimera", D=4)
     changed = streams(p)
     for rank in (0, 3):
-        changed[rank].append(changed[rank][all_reduces(p, rank)[0]])
-    assert first_finding(with_streams(p, changed)).code == "E451"
+        changed[rank] += [changed[rank][all_reduces(p, rank)[0]]] * (times - 1)
+    found = findings_of_call(verify, with_streams(p, changed))
+    assert {d.code for d in found} == {"E451"} and len(found) == 2  # one for each rank
+    assert found[0].message.endswith(f"this rank joins the all-reduce of 'stage 3' {words}")
 
 
 def test_an_all_reduce_before_its_last_gradient_is_refused() -> None:

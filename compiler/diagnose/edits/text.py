@@ -114,17 +114,20 @@ def scaled(e: n.Expr, constants: Collection[str], *, fixed: bool) -> Iterator[st
 def changed_divisions(schedule: n.Schedule, e: n.Expr) -> Iterator[str]:
     """Yield the text of an expression with one // or % changed: to the other operator, to another divisor, or both.
 
-    The other divisors are the first parameters.
+    The other divisors are the first parameters. A divisor that is kept keeps its parentheses.
     """
     text, begin = as_written(e), e.span.column
     for part in subexpressions(e):
         if isinstance(part, n.Binary) and part.op in ("//", "%"):
-            first, end = part.left.span.end_column - begin, part.right.span.end_column - begin
-            at = text.find(part.op, first)
-            divisor = as_written(part.right)
-            for new_op, new_divisor in product(("//", "%"), dict.fromkeys([divisor, *first_parameters(schedule)])):
-                if (new_op, new_divisor) != (part.op, divisor):
-                    yield f"{text[:at]}{new_op} {new_divisor}{text[end:]}"
+            at = text.find(part.op, part.left.span.end_column - begin)
+            after, end = at + len(part.op), part.right.span.end_column - begin
+            for _ in range(text.count("(", after, part.right.span.column - begin)):  # the parentheses around the divisor
+                end = text.index(")", end) + 1
+            kept, space = text[after:end].strip(), " " if text[after] == " " else ""
+            others = (name for name in first_parameters(schedule) if name != as_written(part.right))
+            for new_op, new_divisor in product(("//", "%"), (kept, *others)):
+                if (new_op, new_divisor) != (part.op, kept):
+                    yield f"{text[:at]}{new_op}{space}{new_divisor}{text[end:]}"
 
 
 def flipped_signs(e: n.Expr) -> Iterator[str]:
@@ -155,5 +158,7 @@ _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 def negated(e: n.Expr) -> str:
     """Return the text of the negated condition."""
     if isinstance(e, n.Binary) and e.op in _OPPOSITE:
-        return f"{as_written(e.left)} {_OPPOSITE[e.op]} {as_written(e.right)}"
+        text = as_written(e)
+        at = text.find(e.op, e.left.span.end_column - e.span.column)
+        return text[:at] + _OPPOSITE[e.op] + text[at + len(e.op) :]  # operands keep their parentheses
     return f"not {as_written(e, inside=True)}"

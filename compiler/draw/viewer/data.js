@@ -113,8 +113,7 @@ function waitsFor(p, row) {
   const name = p.forms[p.op[row]].op;
   const message = p.messageAt[row];
   if (name === "SEND") {
-    const producer = producerOf(p, row);
-    return producer < 0 ? [] : [{ row: producer, time: p.end[producer], message: -1 }];
+    return producersOf(p, row).map((producer) => ({ row: producer, time: p.end[producer], message: -1 }));
   }
   if (name === "RECV") {
     const { send, arrives } = p.messages;
@@ -125,9 +124,11 @@ function waitsFor(p, row) {
   }
   const messages = [...p.consumed.of(row)];
   const sources = [...new Set(p.sources.of(row))];
+  const { arrives } = p.messages;
   return sources.map((source) => {
-    const arrived = p.rankOf[source] === p.rankOf[row] ? -1 : messages.find((k) => carries(p, source, k)) ?? -1;
-    return { row: source, time: arrived < 0 ? p.end[source] : p.messages.arrives[arrived], message: arrived };
+    const found = p.rankOf[source] === p.rankOf[row] ? [] : messages.filter((k) => carries(p, source, k));
+    const last = found.reduce((a, b) => (a < 0 || arrives[b] > arrives[a] ? b : a), -1); // of the messages with its values
+    return { row: source, time: last < 0 ? p.end[source] : arrives[last], message: last };
   });
 }
 
@@ -162,14 +163,12 @@ function carries(p, task, k) {
   return microBatches(p, send).some((id) => ids.includes(id));
 }
 
-/** Return the task whose value a SEND sends; -1 if the RECV or each reader of the message is not drawn. */
-function producerOf(p, row) {
+/** Return the tasks whose values a SEND sends; none if the RECV or each reader of the message is not drawn. */
+function producersOf(p, row) {
   const message = p.messageAt[row];
-  if (message < 0) return -1;
-  for (const consumer of p.consumers.of(message)) {
-    for (const source of p.sources.of(consumer)) if (p.rankOf[source] === p.rankOf[row]) return source;
-  }
-  return -1;
+  if (message < 0) return [];
+  const sources = [...p.consumers.of(message)].flatMap((consumer) => [...p.sources.of(consumer)]);
+  return [...new Set(sources)].filter((source) => carries(p, source, message));
 }
 
 /** Return the micro-batches of a row; none for an ALLREDUCE. */

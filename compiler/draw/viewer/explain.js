@@ -38,10 +38,13 @@ function reason(p, rank, bar, from) {
   const tasks = p.tasks.of(rank);
   const next = tasks[firstIndex(0, tasks.length, (i) => p.start[tasks[i]] >= p.idle.end[bar])];
   if (next === undefined) return "it waits for other ranks";
-  const waits = waitsFor(p, next);
+  // The tasks of an overlapped pair start together. The second may be the one that waits, and it may not be drawn.
+  const pair = p.flags[next] & OVERLAP && next + 1 < p.offsets[rank + 1] ? [next, next + 1] : [next];
+  const waits = pair.flatMap((task) => waitsFor(p, task).map((wait) => ({ ...wait, task })));
   const last = waits.reduce((a, b) => (b.time > a.time ? b : a), { time: -1, row: -1 });
   if (last.row < 0) return `${label(p, next)} cannot start yet`;
-  const needed = `${label(p, next)} needs ${label(p, last.row)} of rank ${p.rankOf[last.row]}`;
+  const together = last.task === next ? "" : `${label(p, next)} starts together with ${label(p, last.task)}, and `;
+  const needed = `${together}${label(p, last.task)} needs ${label(p, last.row)} of rank ${p.rankOf[last.row]}`;
   if (p.end[last.row] <= from) return `${needed}, whose message arrives at ${time(p, last.time)}`;
   if (p.start[last.row] <= from) return `${needed}, which runs until ${time(p, p.end[last.row])}`;
   return `${needed}, which runs only from ${time(p, p.start[last.row])} to ${time(p, p.end[last.row])}`;

@@ -127,13 +127,18 @@ function signed(text) {
   return text.startsWith("-") ? text : `+${text}`;
 }
 
-/** Return {row, text} for each instruction that a row waits for. The text says whether this wait decides the row's start. */
+/**
+ * Return {row, text} for each instruction that a row waits for. The text says whether this wait decides the row's start, or that of its
+ * overlapped pair.
+ */
 function waitSentences(p, row) {
   const waits = waitsFor(p, row);
+  const isSecond = row > p.offsets[p.rankOf[row]] && p.flags[row - 1] & OVERLAP;
+  const start = p.start[isSecond ? row - 1 : row]; // the tasks of a pair start together, and are drawn one after the other
   const last = Math.max(...waits.map((wait) => wait.time));
   return waits.map((wait) => {
     const when = wait.message >= 0 ? `, arrives at ${time(p, wait.time)}` : `, ends at ${time(p, wait.time)}`;
-    const decides = wait.time === last && wait.time === p.start[row] && p.start[row] > 0 ? " (decides the start)" : "";
+    const decides = wait.time === last && wait.time === start && start > 0 ? " (decides the start)" : "";
     return { row: wait.row, text: `${nameOf(p, wait.row)}${when}${decides}` };
   });
 }

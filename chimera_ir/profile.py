@@ -100,6 +100,7 @@ class LayerTimes:
     """Seconds of one layer for one micro-batch, and the bytes that its forward keeps for a full backward (activation_bytes).
 
     backward_s: of a full backward; input_s, weight_s: of the halves of a split one; recompute_s: of running the forward again.
+    forward_s is that of a forward before a full backward. What a forward before a split one takes longer is a part of input_s.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT

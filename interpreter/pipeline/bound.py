@@ -25,6 +25,7 @@ from chimerac.interpreter.pipeline.ranks import check_equal
 from chimerac.interpreter.pipeline.sharded import Ownership, Parameters, ShardedOptimizer
 from chimerac.interpreter.pipeline.stages import local_stages
 from chimerac.interpreter.pipeline.weights import Weights
+from chimerac.interpreter.runtime.allocator import keep_freed_memory
 from chimerac.interpreter.runtime.batch import MicroBatches
 from chimerac.interpreter.runtime.buffers import average_buffers, has_buffers
 from chimerac.interpreter.runtime.executor import Executor
@@ -87,6 +88,8 @@ class BoundPipeline:
         self.program, self.name = program, model.name
         self.objective, self.boundary_table = model.objective, model.boundary_table
         self.transport, self._profile_ranges, header = transport, profile_ranges, program.header
+        if transport.device.type == "cpu":
+            keep_freed_memory()
         check_equal(transport, "program", "E806", program.digest)
         check_equal(transport, "table of boundary values", "E807", table_digest(self.boundary_table))
         transport.connect(program)

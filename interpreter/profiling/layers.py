@@ -22,6 +22,7 @@ from chimerac.chimera_ir.boundary import Tensor as BoundaryTensor
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.model import Layer, ModelDescription
 from chimerac.chimera_ir.profile import TIMES, LayerTimes
+from chimerac.interpreter.runtime.allocator import keep_freed_memory
 from chimerac.interpreter.runtime.batch import TensorBatch
 from chimerac.interpreter.runtime.draws import Draws
 from chimerac.interpreter.runtime.model import Model, Objective, Stage, Values
@@ -97,6 +98,8 @@ class LayerBench:
     def __init__(self, model: Model, description: ModelDescription, device: torch.device) -> None:
         self._model, self._description, self._device = model, description, device
         self._clock: Clock = CudaClock() if device.type == "cuda" else CpuClock()
+        if device.type == "cpu":
+            keep_freed_memory()  # as a pipeline does
         self._chosen = chosen_layers(description.layers)
         stages = [model.build_stage(range(k, k + 1), seed=0).to(device) for k in self._chosen]
         inputs, targets, fields = model.example(description.samples)
@@ -202,7 +205,8 @@ class _Passes:
     def seconds(self, clock: Clock) -> Seconds:
         """Run the passes and return how long every operation of every stage took.
 
-        Operations that are in several passes have the times of the first of these.
+        Operations that are in several passes have the times of the first of these. What a forward takes longer before a split
+        backward than before a full one is counted in the BWD_INPUT.
         """
         numbers = range(len(self._full))
         self._begin()
@@ -216,7 +220,10 @@ class _Passes:
         split: list[Call] = [(Op.FWD, n, self._split[n].forward) for n in numbers]
         split += [(Op.BWD_INPUT, n, self._split[n].backward_input) for n in reversed(numbers)]
         split += [(Op.BWD_WEIGHT, n, self._split[n].backward_weight) for n in reversed(numbers)]
-        found = {**clock.seconds(split), **found}
+        halves = clock.seconds(split)
+        for n in numbers:  # a forward that prepares a split backward takes longer: this counts as a part of the backward
+            halves[Op.BWD_INPUT, n] += halves[Op.FWD, n] - found[Op.FWD, n]
+        found = {**halves, **found}
         self._begin()
         recomputing: list[Call] = [(Op.FWD, n, self._full[n].forward_to_recompute) for n in numbers]
         for n in reversed(numbers):

@@ -25,7 +25,7 @@ from typing import Any
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import Op
 from chimerac.compiler import compile_schedule, compile_text
-from chimerac.compiler.command.search import PLACEMENTS
+from chimerac.compiler.command.search_orders import PLACEMENTS
 from chimerac.compiler.library import names
 from chimerac.compiler.search.certificate import certificate
 from chimerac.compiler.search.check import problems

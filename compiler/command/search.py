@@ -4,49 +4,37 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from importlib.util import find_spec
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
-from chimerac.chimera_ir.files import check_folder, read, write_stderr
+from chimerac.chimera_ir.files import check_folder, write_stderr
 from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.analyze.durations import Durations
-from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.command.files import check_inputs_not_overwritten, print_findings, stdin, write_product
-from chimerac.compiler.command.modelled import check_model_options, durations_for, model_for, profile_of, with_partition
+from chimerac.compiler.command.modelled import check_model_options, model_for, profile_of, with_partition
 from chimerac.compiler.command.options import path_or_stdout
+from chimerac.compiler.command.search_given import SPLIT, given_for, milliseconds
 from chimerac.compiler.command.search_memory import SearchMemory
-from chimerac.compiler.command.search_progress import Progress, figure, summary, uneven_ranks
-from chimerac.compiler.command.values import costs_of, integer, named_values, parameters_of
+from chimerac.compiler.command.search_progress import figure
+from chimerac.compiler.command.values import integer, named_values, parameters_of
 from chimerac.compiler.command.verbs import search_parser
 from chimerac.compiler.given import cost_from_text
 from chimerac.compiler.library import find
 from chimerac.compiler.pipeline import compile_source, verify_program
-from chimerac.compiler.search.given import Given, given_from_durations, given_from_json
 
 if TYPE_CHECKING:
-    from chimerac.compiler.search.problem import Problem
-    from chimerac.compiler.search.sequences import Order
     from chimerac.compiler.search.texts import EvaluatedText
 
-PLACEMENTS = 0.4  # share of --time in which --placements compares placements; the best one is searched in the rest
-ATTEMPTS = 4  # with --memory: the most searches, each with lower limits than the one before, until a found order fits
 MOST_SECONDS = 7 * 24 * 3600  # the largest value of --time
 SEEDS = 2**31  # the number of values of --seed
 SIZES, HOPS, TRIES = ("D=4,N=16", "D=8,N=32"), ("0", "0.1", "0.5"), 300  # the defaults of --sizes, --hops and --tries
 MOST_HOP = 1000  # the largest value of --hops, and the largest denominator of a value
-# By --split or --fused: all backwards are split (True) or none (False); None without these options: as in the schedule.
-SPLIT = {"split": True, "fused": False, None: None}
 # Options that only a search for a text has, by their attributes.
 OF_TEXTS = ("sizes", "hops", "tries")
 # Options that only a search for an order has, by their attributes, with their defaults.
@@ -131,95 +119,23 @@ def _search_orders(options: argparse.Namespace) -> int:
     program, statements = _placement(options)
     if options.model is not None:
         program = _with_partition(program, profile, options)
-    given = _given_by_options(options) if profile is None else _given_by_profile(program, profile, options)
+    given = given_for(program, profile, options)
     memory = SearchMemory.of(program, profile, options, SPLIT[options.backward])
-    # start-up: 1300 ms for numba and OR-tools, for this verb only
-    from chimerac.compiler.exchange.listing_text import with_suffix
-    from chimerac.compiler.search.certificate import certificate
-    from chimerac.compiler.search.from_program import given_of, problem_of
-    from chimerac.compiler.search.known_orders import library_orders, order_of
-    from chimerac.compiler.search.orders import search
-    from chimerac.compiler.search.placements import best_placement
-    from chimerac.compiler.search.sequences import Order, one_after_another
-    from chimerac.compiler.search.text import schedule_text
+    from chimerac.compiler.command.search_orders import OrderSearch  # start-up: 1300 ms for numba and OR-tools
 
-    def problem_for(program: Program, given: Given) -> Problem:
-        """Return the problem, with the limits of --memory if it is given."""
-        return problem_of(program, given if memory is None else memory.within(given))
-
-    def known_orders(problem: Problem) -> Iterator[tuple[str, Order]]:
-        """Yield the orders with which a search begins: that of `program`, if it fits the problem, and those of the library."""
-        if (own := order_of(problem, program)) is not None:
-            yield "the given schedule", own
-        yield from library_orders(problem)
-
-    name, given_program, placed = with_suffix(program.header.schedule, "_found"), program, None
-    if options.placements:
-        problem, for_placements = problem_for(program, given), PLACEMENTS * seconds
-        progress, seconds = Progress(for_placements), seconds - for_placements
-        placed = best_placement(
-            problem,
-            known_orders(problem),
-            for_placements,
-            options.seed,
-            lambda best: progress.show(best.order.makespan / problem.scale, best.bound / problem.scale),
-            None if memory is None else partial(memory.limits_for, program),
-        )
-        progress.close()
-        if placed.problem.pipes != problem.pipes:
-            _, compiled = schedule_text(placed.problem, placed.order, name, [], statements)
-            program = compiled.program.with_partition(program.partition)
-            memory = SearchMemory.of(program, profile, options, SPLIT[options.backward])
-            given = given_of(placed.problem)
-            if profile is not None:  # other stages send messages over each link
-                given = replace(given, links=_given_by_profile(program, profile, options).links)
-            if memory is not None:  # `problem_for` adds the limits of `memory`
-                given = replace(given, activations=None, limits=None)
-    for attempt in range(ATTEMPTS):
-        problem = problem_for(program, given)
-        known = known_orders(problem)
-        if placed is not None:  # the limits may be lower now, and the links other ones
-            order = Order.of(problem, placed.order.sequence, placed.order.length)
-            known = chain([] if order is None else [("the search for a placement", order)], known)
-        progress = Progress(seconds)
-        state = search(problem, known, 0 if placed and placed.is_interrupted else seconds, options.seed, progress.show_state)
-        progress.close()
-        bound = None  # a lower bound for all placements, with --placements
-        if placed is not None:
-            rescaled = problem.scale / placed.problem.scale
-            bound = int(placed.bound * rescaled)
-            state.known = None if placed.known is None else (round(placed.known[0] * rescaled), placed.known[1])
-            state.is_interrupted |= placed.is_interrupted
-        assert state.best is not None, "a search ends with an order"
-        # If the best order of the last attempt needs too much, slower ones are tried: they may need fewer bytes.
-        is_last = memory is not None and (state.is_interrupted or attempt == ATTEMPTS - 1)
-        for order in [*state.pool, one_after_another(problem)] if is_last else [state.best]:
-            if order is not state.best:
-                state.best, state.best_by = order, "a slower order that needs fewer bytes"
-            lines = summary(state, given_program, problem, "" if profile is None else " ms", bound)
-            text, compiled = schedule_text(problem, order, name, lines, statements)
-            found = compiled.program.with_partition(program.partition)
-            if memory is None or memory.fits(found):
-                break
-        if memory is None or memory.fits(found):
-            break
-        if is_last:
-            memory.check(found)  # raises, since the order does not fit
-        memory.lower(found)
-    write_product(text, options.output)
+    found = OrderSearch(program, statements, given, profile, memory, options).run(seconds)
+    write_product(found.text, options.output)
     if certificate_path is not None:
-        write_product(certificate(state, name, found.digest), path_or_stdout(certificate_path))
-    if placed is None and (hint := uneven_ranks(problem)) is not None:
-        lines.append(hint)
-    write_stderr("".join(f"{line}\n" for line in lines))
+        write_product(found.certificate, path_or_stdout(certificate_path))
+    write_stderr("".join(f"{line}\n" for line in (*found.lines, *found.hints)))
     if profile is not None:
-        before, after = (_milliseconds(x, profile, options) for x in (given_program, found))
+        before, after = (milliseconds(x, profile, options) for x in (program, found.program))
         times = f"{figure(after)} ms, the given schedule {figure(before)} ms"
         write_stderr(f"simulated with busy links and all-reduces: {times}\n")
     if options.output is not None and certificate_path not in (None, "-"):
         check = ["python", "-m", "chimerac.compiler.search.check", certificate_path, options.output]
         write_stderr(f"wrote {options.output} and {certificate_path}; check them with:\n  {shlex.join(check)}\n")
-    return _ended(state.is_interrupted)
+    return _ended(found.state.is_interrupted)
 
 
 def _ended(is_interrupted: bool) -> int:
@@ -283,29 +199,6 @@ def _placement(options: argparse.Namespace) -> tuple[Program, list[str]]:
     return program, statements
 
 
-def _given_by_options(options: argparse.Namespace) -> Given:
-    """Return the costs, links and limits of --costs, replaced where another option gives the same, and the kind of backward.
-
-    Raises ChimeraError: E001 or E002 for the file, E002 for a cost that is given twice or that no search uses.
-    """
-    given = Given() if options.costs_path is None else given_from_json(read(options.costs_path), options.costs_path)
-    costs = dict(costs_of(options.costs))
-    if options.hop is not None:
-        if "hop" in costs:
-            raise refuse("E002", "--hop and --cost hop give the same: leave one of them out")
-        costs["hop"] = cost_from_text("hop", options.hop, "--hop")
-    if "R" in costs:
-        raise refuse("E002", "--cost R: a search orders no recomputation")
-    return replace(
-        given,
-        uniform={k: v for k, v in costs.items() if k != "hop"},
-        hop=costs.get("hop", given.hop),
-        links=None if "hop" in costs else given.links,
-        limits=given.limits if options.limit is None else _limit(options.limit),
-        split=SPLIT[options.backward],
-    )
-
-
 def _check_memory_options(options: argparse.Namespace) -> None:
     """Raise ChimeraError E002: --optimizer or --zero without --memory; --model without --memory and --profile; --limit with
     --memory."""
@@ -331,29 +224,3 @@ def _with_partition(program: Program, profile: Profile | None, options: argparse
     model = model_for(program, options, profile)
     assert model is not None, "--model is given"
     return with_partition(program, model, options)
-
-
-def _durations(program: Program, profile: Profile, options: argparse.Namespace) -> Durations:
-    """Return the durations by --profile and --link. Raises ChimeraError as `durations_for`."""
-    found = durations_for(program, model_for(program, options, profile), profile, options)
-    assert found is not None, "--profile is given"
-    return found
-
-
-def _milliseconds(program: Program, profile: Profile, options: argparse.Namespace) -> Fraction:
-    """Return the simulated makespan in milliseconds. Unlike in the search, messages occupy links and all-reduces take time."""
-    s = simulate(program, durations=_durations(program, profile, options))
-    return Fraction(s.makespan, s.scale)
-
-
-def _given_by_profile(program: Program, profile: Profile, options: argparse.Namespace) -> Given:
-    """Return the costs and links of a profile, with the limit of --limit and the kind of backward of --split or --fused."""
-    given = given_from_durations(program, _durations(program, profile, options))
-    return replace(given, limits=None if options.limit is None else _limit(options.limit), split=SPLIT[options.backward])
-
-
-def _limit(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,15}", text):
-        message = f"--limit {text}: expected a number of activations, or a number in the unit of those in the file of --costs"
-        raise refuse("E002", message)
-    return int(text)

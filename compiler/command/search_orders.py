@@ -1,0 +1,179 @@
+"""The search of `chimerac search` for an order: for the best placement first, with --placements, and within --memory.
+
+This module loads numba and OR-tools, which takes 1.3 s. So it is imported only after the options have been checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from math import floor
+
+from chimerac.chimera_ir.profile import Profile
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.command.search_given import SPLIT, given_for
+from chimerac.compiler.command.search_memory import SearchMemory
+from chimerac.compiler.command.search_progress import Progress, summary, uneven_ranks
+from chimerac.compiler.exchange.listing_text import with_suffix
+from chimerac.compiler.search.certificate import certificate
+from chimerac.compiler.search.from_program import given_of, problem_of
+from chimerac.compiler.search.given import Given
+from chimerac.compiler.search.known_orders import library_orders, order_of
+from chimerac.compiler.search.orders import State, search
+from chimerac.compiler.search.placements import Placed, best_placement
+from chimerac.compiler.search.problem import Problem
+from chimerac.compiler.search.sequences import Order, one_after_another
+from chimerac.compiler.search.text import schedule_text
+
+PLACEMENTS = 0.4  # share of --time in which --placements compares placements; the best one is searched in the rest
+ATTEMPTS = 4  # with --memory: the most searches, each with lower limits than the one before, until a found order fits
+
+
+@dataclass(frozen=True)
+class FoundOrder:
+    """An order that was found. program, text: of the schedule that has it; lines: the summary; hints: lines of advice."""
+
+    state: State
+    program: Program
+    text: str
+    lines: list[str]
+    hints: list[str]
+
+    @property
+    def certificate(self) -> str:
+        """Return the text of the certificate."""
+        return certificate(self.state, self.program.header.schedule, self.program.digest)
+
+
+class OrderSearch:
+    """A search for an order of the tasks of a schedule.
+
+    given_program: the schedule, compiled; with --model with a partition. statements: those that the found schedule repeats.
+    program, given, memory: of the placement that is searched, which is that of `given_program` at first. memory: None without
+    --memory. profile: None without --profile.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        statements: Sequence[str],
+        given: Given,
+        profile: Profile | None,
+        memory: SearchMemory | None,
+        options: argparse.Namespace,
+    ) -> None:
+        self.given_program = self.program = program
+        self.statements, self.given, self.profile, self.memory, self.options = statements, given, profile, memory, options
+        self.placed: Placed | None = None  # the best placement, with --placements
+        self.name = with_suffix(program.header.schedule, "_found")
+
+    def run(self, seconds: float) -> FoundOrder:
+        """Search, and return the best order. Ctrl-C ends the search early.
+
+        Raises ChimeraError E461 if with every order that was tried a rank needs more than the bytes of --memory.
+        """
+        if self.options.placements:
+            self._place(PLACEMENTS * seconds)
+            seconds -= PLACEMENTS * seconds
+        memory = self.memory
+        if memory is None:
+            return self._written(self._search(seconds))
+        for _ in range(ATTEMPTS - 1):
+            state = self._search(seconds)
+            found = self._written(state)
+            if memory.fits(found.program):
+                return found
+            if state.is_interrupted:
+                break
+            memory.lower(found.program)
+        else:
+            state = self._search(seconds)
+        return self._smallest(state, memory)
+
+    def _place(self, seconds: float) -> None:
+        """Search for the best placement, and go on with it."""
+        problem, progress = self._problem(), Progress(seconds)
+        placed = self.placed = best_placement(
+            problem,
+            self._known_orders(problem),
+            seconds,
+            self.options.seed,
+            lambda best: progress.show(best.order.makespan / problem.scale, best.bound / problem.scale),
+            None if self.memory is None else partial(self.memory.limits_for, self.program),
+        )
+        progress.close()
+        if placed.problem.pipes == problem.pipes:
+            return
+        _, compiled = schedule_text(placed.problem, placed.order, self.name, [], self.statements)
+        self.program = compiled.program.with_partition(self.program.partition)
+        self.memory = SearchMemory.of(self.program, self.profile, self.options, SPLIT[self.options.backward])
+        self.given = given_of(placed.problem)
+        if self.profile is not None:  # other stages send messages over each link
+            self.given = replace(self.given, links=given_for(self.program, self.profile, self.options).links)
+        if self.memory is not None:  # `_problem` adds its limits
+            self.given = replace(self.given, activations=None, limits=None)
+
+    def _search(self, seconds: float) -> State:
+        """Search for an order with the limits that --memory has now."""
+        problem, placed, progress = self._problem(), self.placed, Progress(seconds)
+        is_interrupted = placed is not None and placed.is_interrupted
+        known = self._known_orders(problem)
+        state = search(problem, known, 0 if is_interrupted else seconds, self.options.seed, progress.show_state)
+        progress.close()
+        if placed is not None:
+            if placed.known is not None:
+                makespan, name = placed.known
+                state.known = round(_rescaled(makespan, placed.problem, problem)), name
+            state.is_interrupted |= placed.is_interrupted
+        return state
+
+    def _problem(self) -> Problem:
+        """Return the problem, with the limits of --memory."""
+        return problem_of(self.program, self.given if self.memory is None else self.memory.within(self.given))
+
+    def _known_orders(self, problem: Problem) -> Iterator[tuple[str, Order]]:
+        """Yield the orders with which a search begins, as far as they fit the problem.
+
+        They are that of the search for a placement, that of the schedule, and those of the library.
+        """
+        placed = self.placed
+        # The limits may be lower than in that search, and the links other ones.
+        if placed is not None and (order := Order.of(problem, placed.order.sequence, placed.order.length)) is not None:
+            yield "the search for a placement", order
+        if (order := order_of(problem, self.program)) is not None:
+            yield "the given schedule", order
+        yield from library_orders(problem)
+
+    def _written(self, state: State) -> FoundOrder:
+        """Return the schedule with the best order of a search."""
+        assert state.best is not None, "a search ends with an order"
+        problem, bound = state.problem, None
+        if self.placed is not None:
+            bound = floor(_rescaled(self.placed.bound, self.placed.problem, problem))
+        lines = summary(state, self.given_program, problem, "" if self.profile is None else " ms", bound)
+        text, compiled = schedule_text(problem, state.best, self.name, lines, self.statements)
+        hint = None if self.options.placements else uneven_ranks(problem)
+        hints = [] if hint is None else [hint]
+        return FoundOrder(state, compiled.program.with_partition(self.program.partition), text, lines, hints)
+
+    def _smallest(self, state: State, memory: SearchMemory) -> FoundOrder:
+        """Return the schedule with the fastest order that needs few enough bytes, of all that the last search has kept.
+
+        Raises ChimeraError E461 if there is none.
+        """
+        for order in (*state.pool, one_after_another(state.problem)):
+            if order is not state.best:
+                state.best, state.best_by = order, "a slower order that needs fewer bytes"
+            found = self._written(state)
+            if memory.fits(found.program):
+                return found
+        memory.check(found.program)
+        raise AssertionError("the last order does not fit, so the check raises")
+
+
+def _rescaled(makespan: int, before: Problem, after: Problem) -> Fraction:
+    """Return a makespan in times of one problem in those of another one."""
+    return Fraction(makespan * after.scale, before.scale)

@@ -1,6 +1,7 @@
 """Transports carry messages between ranks: one protocol, one file per transport.
 
-    gloo.py       ranks are processes; messages are on the CPU, or on GPUs and are copied through pinned host memory
+    gloo.py       ranks are processes; messages are on the CPU, or on GPUs and are copied through pinned host memory; large
+                  all-reduces of ranks of one host go through memory that they share (shared.py)
     nccl.py       ranks are processes with a GPU each; a wait blocks the work that is queued on the GPU, not the process
     loopback.py   all ranks in one process, one running at a time, on any machine of docs/semantics.md
 

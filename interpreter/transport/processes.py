@@ -27,6 +27,7 @@ from chimerac.interpreter.transport import Pending
 from chimerac.interpreter.transport.backends import all_reduce, broadcast, create_backend
 from chimerac.interpreter.transport.progress import NUMBER, Awaited
 from chimerac.interpreter.transport.rendezvous import Rendezvous, rendezvous
+from chimerac.interpreter.transport.shared import SharedAllReduces, share_memory
 
 CPU = torch.device("cpu")
 # gloo counts the timeout of a collective from its launch, but a rank may begin to wait for it much later. So the backends of
@@ -109,6 +110,7 @@ class Processes:
         self._to: dict[int, Channel] = {}  # by receiving peer
         self._from: dict[int, Channel] = {}  # by sending peer
         self._collectives: dict[tuple[int, ...], Any] = {}  # by ranks, the backend
+        self._shared: dict[tuple[int, ...], SharedAllReduces] = {}  # by ranks, for groups of gloo that are on one host
         self._store = self.rendezvous.new_store()
         self._all_ranks = self._backend_of("gloo", "all", range(self.world))
 
@@ -133,6 +135,7 @@ class Processes:
                 self._from[sender] = Channel(backend, awaited, peer=0)
         for ranks in collectives:
             self._collectives[ranks] = self._backend_of(self._backend, "all-reduce", ranks)
+            self._share(ranks)
         self._use_once(channels, collectives)
         if self._limits_waits:
             for ranks in collectives:
@@ -143,6 +146,17 @@ class Processes:
         store = PrefixStore(f"{purpose} {' '.join(map(str, ranks))}", self._store)
         with self.rendezvous.wait(f"connecting {self.named(ranks)}", "other", ranks):
             return create_backend(name, store, ranks.index(self.rank), len(ranks), self.rendezvous.limit)
+
+    def _share(self, ranks: tuple[int, ...]) -> None:
+        """Let a group of ranks that all-reduce over gloo share memory, if all are on one host; called by them together."""
+        hosts = self.rendezvous.hosts
+        if self._backend != "gloo" or (hosts and len({hosts[r] for r in ranks}) > 1):
+            return
+        store = PrefixStore(f"memory {' '.join(map(str, ranks))}", self._store)
+        with self.rendezvous.wait(f"sharing memory with {self.named(ranks)}", "other", ranks):
+            memory = share_memory(self._collectives[ranks], store, ranks.index(self.rank), len(ranks))
+        if memory is not None:
+            self._shared[ranks] = SharedAllReduces(memory)
 
     def _use_once(self, channels: Sequence[tuple[int, int]], collectives: Sequence[tuple[int, ...]]) -> None:
         """Transfer one number over each channel and all-reduce one in each group of ranks. Then all connections exist."""
@@ -190,6 +204,9 @@ class Processes:
     def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         """Launch an all-reduce (sum) of `buffer`, in place, over these ranks."""
         awaited = Awaited(f"the all-reduce over {self.named(ranks)}", "all-reduce", ranks)
+        shared = self._shared.get(ranks)
+        if shared is not None and shared.takes(buffer):
+            return self._launch(awaited, ranks, buffer, lambda _, values: shared.launch(values))
         return self._launch(awaited, ranks, buffer, all_reduce)
 
     def broadcast(self, ranks: tuple[int, ...], source: int, buffer: Tensor) -> Pending:
@@ -267,11 +284,13 @@ class Processes:
 
     def close(self) -> None:
         """Close all connections. No rank may still wait for another one."""
+        for shared in self._shared.values():
+            shared.close()
         if self._backend == "nccl":
             channels = (*self._to.values(), *self._from.values())
             for backend in (*(channel.backend for channel in channels), *self._collectives.values()):
                 backend.shutdown()
         # A backend of gloo closes its connections when it is freed.
-        for connections in (self._to, self._from, self._collectives):
+        for connections in (self._to, self._from, self._collectives, self._shared):
             connections.clear()
         self._all_ranks = None

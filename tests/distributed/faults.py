@@ -29,9 +29,9 @@ from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.trainer import Settings, Trainer
-from chimerac.interpreter.transport import liveness
+from chimerac.interpreter.transport import liveness, shared
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
-from chimerac.interpreter.transport.progress import NONE, position_of
+from chimerac.interpreter.transport.progress import NONE, WAITS_FOR, position_of
 from chimerac.interpreter.transport.rendezvous import rendezvous
 from tests.distributed.integers import IntegerSamples, integer_model
 from tests.distributed.programs import program
@@ -118,6 +118,20 @@ def killed_in_all_reduce(trainer: Trainer) -> None:
         trainer.transport.launch_all_reduce = kill_self
 
 
+def killed_in_a_shared_sum(trainer: Trainer) -> None:
+    """Make all all-reduces use shared memory, and make rank 1 kill itself in one for which it waits."""
+    shared.LEAST_BYTES = 0
+    position = trainer.transport.progress.position
+
+    def kill_in_a_wait(*_: object) -> None:
+        while position[WAITS_FOR] == NONE:
+            time.sleep(0.01)
+        kill_self()
+
+    if trainer.transport.rank == 1:
+        shared.SharedMemory.step = kill_in_a_wait
+
+
 def killed_before_the_norm(trainer: Trainer) -> None:
     """Make rank 1 kill itself when the gradient norm is summed."""
     if trainer.transport.rank == 1:
@@ -136,6 +150,7 @@ JOBS: dict[str, tuple[Program, Callable[[Trainer], None]]] = {
     "killed in FWD": (GPIPE, before_forwards(rank=1, fault=kill_self)),
     "killed in a wait": (GPIPE, before_forwards(rank=0, fault=kill_peer_in_a_wait)),
     "killed in ALLREDUCE": (CHIMERA, killed_in_all_reduce),
+    "killed in a shared sum": (CHIMERA, killed_in_a_shared_sum),
     "killed before the norm": (GPIPE, killed_before_the_norm),
     "stopped": (GPIPE, before_forwards(rank=1, fault=stop_self)),
     "exception": (GPIPE, before_forwards(rank=1, fault=fail)),

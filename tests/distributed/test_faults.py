@@ -34,6 +34,11 @@ EXPECTED = {
         " failed: rank 1 has ended, in instruction 8: ALLREDUCE s0 over 0,1",
         "",
     ),
+    "killed in a shared sum": (
+        "0",
+        " failed: rank 1 has ended, in the epilogue, in the wait for instruction 8: ALLREDUCE s0 over 0,1",
+        "",
+    ),
     "killed before the norm": ("0", "an all-reduce over all ranks failed: rank 1 has ended, in the epilogue", ""),
     "stopped": (
         "0",

@@ -33,6 +33,7 @@ def test_every_wait_has_a_timeout_and_a_slow_rank_is_waited_for() -> None:
         "receive": "the receive from rank 1 is not complete after 2 s: rank 1 does not answer",
         "sends": "the send to rank 1 is not complete after 2 s: rank 1 does not answer",
         "all-reduce": "the all-reduce over ranks 0, 1 is not complete after 2 s: rank 1 does not answer",
+        "all-reduce through shared memory": "the all-reduce over ranks 0, 1 is not complete after 2 s: rank 1 does not answer",
         "all-reduce over all ranks": "an all-reduce over all ranks is not complete after 2 s: rank 1 does not answer",
         "connection": "connecting ranks 0, 1 is not complete after 2 s: rank 1 does not answer",
     }

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from chimerac.interpreter.errors import PeerLostError
 from chimerac.interpreter.transport import rendezvous
 from chimerac.interpreter.transport.gloo import Gloo, join
+from chimerac.interpreter.transport.shared import LEAST_BYTES
 from tests.distributed.programs import TWO_RANKS
 
 LIMIT_S = 2.0
@@ -46,11 +47,12 @@ def main() -> None:
             results[name] = str(error), time.monotonic() - begin
 
     buffer = torch.zeros(3)
-    pending = transport.launch_all_reduce((0, 1), torch.zeros(3))
+    small, large = (transport.launch_all_reduce((0, 1), torch.zeros(count)) for count in (3, LEAST_BYTES))
     waits: dict[str, Callable[[], object]] = {
         "receive": transport.recv(1, buffer).wait,
         "sends": lambda: [transport.send(1, torch.zeros(3)) for _ in range(2)],  # with window 1 the second send waits
-        "all-reduce": pending.wait,
+        "all-reduce": small.wait,
+        "all-reduce through shared memory": large.wait,
         "all-reduce over all ranks": lambda: transport.all_reduce(torch.zeros(1)),
         "connection": lambda: Gloo().connect(TWO_RANKS["1f1b"]),
     }

@@ -81,6 +81,7 @@ def fake_network(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list
 
     monkeypatch.setattr(processes, "create_backend", create_backend)
     monkeypatch.setattr(processes, "all_reduce", all_reduce)
+    monkeypatch.setattr(processes, "share_memory", lambda *_: None)  # as for ranks that cannot share memory
     monkeypatch.setattr(processes, "PrefixStore", lambda prefix, store: SimpleNamespace(prefix=prefix))
     liveness = LivenessCheck(HashStore(), rank, world, hosted=False, progress=Progress())
     rendezvous = Rendezvous(None, liveness, store=HashStore())

@@ -1,0 +1,240 @@
+"""All-reduces of ranks of one host, through memory that they share.
+
+gloo sends the bytes of an all-reduce through sockets, which copies them several times and takes processor time from the
+computation. Here each rank copies a piece of its values to shared memory, and reads those of the others there. Sockets only
+carry a byte for each step, with which the ranks wait for each other. Values are summed in the order of the ranks, so that all
+ranks get the same bits.
+
+In step k, each rank copies piece k to one of three buffers, and waits until all ranks have done so. Two ranks then sum the
+piece, each for itself. Of more ranks, each sums one part of the piece, and copies the whole sum back in step k + 1. The buffer
+is written again in step k + 3. No rank reads it then: all ranks have reached step k + 2, and so have copied the sum back.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from chimerac.interpreter.transport.backends import all_reduce
+
+LEAST_BYTES = 2**16  # smaller all-reduces are left to gloo, which needs fewer steps for them
+PIECE_BYTES = 2**20
+BUFFERS = 3
+KEY_BYTES = 16  # of a random key, which only the ranks of the group know
+OFFSET = 64  # of the buffers in the memory, after the key: a multiple of the size of every dtype
+HELLO_TIMEOUT_S = 10.0  # how long a rank waits for the key of a connection that it has accepted
+STEP = b"\1"
+
+
+class SharedMemory:
+    """The memory and the connections of the ranks of a group, as one of them has them.
+
+    buffers: BUFFERS x (ranks + 1) x PIECE_BYTES bytes. In each buffer, row r has the values of rank r of the group, and the
+    last row has the sum. peers: a connection to each other rank.
+    """
+
+    def __init__(self, memory: mmap.mmap, rank: int, ranks: int, peers: Sequence[socket.socket]) -> None:
+        self.rank, self.peers = rank, peers
+        self.buffers = torch.frombuffer(memory, dtype=torch.uint8, offset=OFFSET).view(BUFFERS, ranks + 1, PIECE_BYTES)
+
+    def step(self) -> None:
+        """Wait until all ranks have called this. Raises OSError if a rank has ended."""
+        for peer in self.peers:
+            peer.sendall(STEP)
+        for peer in self.peers:
+            if not peer.recv(1):
+                raise ConnectionResetError("connection closed by peer")
+
+    def sum(self, values: Tensor) -> None:
+        """Sum a vector over all ranks, in place. Raises OSError if a rank has ended."""
+        buffers = self.buffers.view(values.dtype)
+        pieces = torch.split(values, buffers.shape[-1])
+        if buffers.shape[1] == 3:
+            self._sum_of_two(buffers, pieces)
+        else:
+            self._sum_in_parts(buffers, pieces)
+
+    def _sum_of_two(self, buffers: Tensor, pieces: Sequence[Tensor]) -> None:
+        """Sum pieces over two ranks. Each rank sums all of them: that takes less time than copying half of the sums."""
+        for k, piece in enumerate(pieces):
+            rows = buffers[k % BUFFERS, :2, : len(piece)]
+            rows[self.rank].copy_(piece)
+            self.step()
+            torch.add(rows[0], rows[1], out=piece)
+
+    def _sum_in_parts(self, buffers: Tensor, pieces: Sequence[Tensor]) -> None:
+        """Sum pieces over all ranks. Each rank sums one part of each piece."""
+        for k in range(len(pieces) + 1):
+            if k < len(pieces):
+                rows = buffers[k % BUFFERS, :, : len(pieces[k])]
+                rows[self.rank].copy_(pieces[k])
+            self.step()
+            if k > 0:
+                pieces[k - 1].copy_(buffers[(k - 1) % BUFFERS, -1, : len(pieces[k - 1])])
+            if k < len(pieces):
+                *parts, total = rows.tensor_split(len(rows) - 1, dim=1)[self.rank]
+                torch.add(parts[0], parts[1], out=total)
+                for part in parts[2:]:
+                    total.add_(part)
+
+    def close(self) -> None:
+        """Close the connections. A call of `step` that waits then fails, in all ranks."""
+        for peer in self.peers:
+            with suppress(OSError):  # the other end may be closed already
+                peer.shutdown(socket.SHUT_RDWR)
+            peer.close()
+
+
+class SharedWork:
+    """The handle of an all-reduce that was launched."""
+
+    def __init__(self) -> None:
+        self._ended, self._error = threading.Event(), ""
+
+    def end(self, error: str = "") -> None:
+        """Record that the all-reduce is complete, or that it has failed."""
+        self._error = error
+        self._ended.set()
+
+    def wait(self, limit: timedelta | None = None) -> None:
+        """Wait until it is complete. Raises RuntimeError if it has failed, or is not complete within the limit."""
+        if not self._ended.wait(None if limit is None else limit.total_seconds()):
+            raise RuntimeError("timed out")
+        if self._error:
+            raise RuntimeError(self._error)
+
+
+class SharedAllReduces:
+    """The all-reduces of a group of ranks, which run in a thread, in the order of their launches. It is equal on all ranks."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+        self._launched = SimpleQueue[tuple[Tensor, SharedWork] | None]()
+        self._thread = threading.Thread(target=self._run, name="shared all-reduces", daemon=True)
+        self._thread.start()
+
+    def launch(self, values: Tensor) -> SharedWork:
+        """Launch an all-reduce (sum) of a contiguous tensor, in place."""
+        work = SharedWork()
+        self._launched.put((values.view(-1), work))
+        return work
+
+    def takes(self, values: Tensor) -> bool:
+        """Return whether an all-reduce of this tensor may be launched here."""
+        return values.nbytes >= LEAST_BYTES and values.is_contiguous() and not values.is_complex()
+
+    def close(self) -> None:
+        """Close the connections, and end the thread. An all-reduce that is not complete fails, in all ranks."""
+        self._memory.close()
+        self._launched.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        """Run the all-reduces. After one has failed, all later ones fail too."""
+        error = ""
+        while (launched := self._launched.get()) is not None:
+            values, work = launched
+            if not error:
+                try:
+                    self._memory.sum(values)
+                except OSError as lost:
+                    error = lost.strerror or str(lost)
+            work.end(error)
+            del launched, values, work  # or the tensor would be kept until the next launch
+
+
+def share_memory(backend: Any, store: Store, rank: int, ranks: int) -> SharedMemory | None:
+    """Return memory that the ranks of a group share; called by all of them together.
+
+    None on all ranks if one of them cannot open the memory, as on another host or in another container. backend: gloo's, of
+    these ranks. store: no other call uses its keys. rank: the number of this rank in the group.
+    """
+    with ExitStack() as opened:
+        group = _Group(rank, ranks, opened)
+        store.set(f"shared {rank}", json.dumps(group.offer()))
+        offers = [json.loads(store.get(f"shared {r}")) for r in range(ranks)]  # waits for each of them
+        failed = torch.tensor([0 if all(offers) and group.connect(offers) else 1])
+        all_reduce(backend, failed).wait()
+        if failed.item():
+            return None
+        memory = group.accept()
+        opened.pop_all()
+        return memory
+
+
+class _Group:
+    """The ranks of a group while they connect. opened: closes what was opened, if they fail."""
+
+    def __init__(self, rank: int, ranks: int, opened: ExitStack) -> None:
+        self.rank, self.ranks, self.opened = rank, ranks, opened
+        self.peers: list[socket.socket] = []
+        self.key = b""
+
+    def offer(self) -> Mapping[str, str] | None:
+        """Return what the other ranks need to connect to this one; None if it cannot share memory.
+
+        Rank 0 creates the memory. Each rank accepts connections at an address without a file: it ends with the process.
+        """
+        if sys.platform != "linux":
+            return None  # other systems have neither memfd_create nor such addresses
+        try:
+            self.listener = self.opened.enter_context(socket.socket(socket.AF_UNIX))
+            self.listener.bind(f"\0chimerac-{secrets.token_hex(KEY_BYTES)}")
+            self.listener.listen(self.ranks)
+            address = self.listener.getsockname()[1:].decode()
+            if self.rank > 0:
+                return {"address": address}
+            file = os.memfd_create("chimerac")
+            self.opened.callback(os.close, file)
+            self.key = secrets.token_bytes(KEY_BYTES)
+            size = OFFSET + BUFFERS * (self.ranks + 1) * PIECE_BYTES
+            os.posix_fallocate(file, 0, size)  # so that later no write to the memory can fail
+            os.pwrite(file, self.key, 0)
+            return {"address": address, "memory": f"/proc/{os.getpid()}/fd/{file}", "key": self.key.hex()}
+        except OSError:
+            return None
+
+    def connect(self, offers: Sequence[Mapping[str, str]]) -> bool:
+        """Open the memory, and connect to the ranks before this one. Return whether this was possible."""
+        try:
+            self.key = bytes.fromhex(offers[0]["key"])
+            with open(offers[0]["memory"], "r+b") as file:
+                self.memory = mmap.mmap(file.fileno(), 0)
+            for offer in offers[: self.rank]:
+                peer = self.opened.enter_context(socket.socket(socket.AF_UNIX))
+                peer.connect(f"\0{offer['address']}")
+                peer.sendall(self.key)
+                self.peers.append(peer)
+        except (OSError, ValueError):
+            return False
+        return self.memory[:KEY_BYTES] == self.key
+
+    def accept(self) -> SharedMemory:
+        """Accept the connections of the ranks after this one, which have all connected. Those without the key are closed."""
+        while len(self.peers) < self.ranks - 1:
+            peer, _ = self.listener.accept()
+            peer.settimeout(HELLO_TIMEOUT_S)
+            try:
+                known = peer.recv(KEY_BYTES, socket.MSG_WAITALL) == self.key
+            except OSError:
+                known = False
+            if known:
+                peer.settimeout(None)
+                self.peers.append(self.opened.enter_context(peer))
+            else:
+                peer.close()
+        return SharedMemory(self.memory, self.rank, self.ranks, self.peers)

@@ -151,8 +151,8 @@ class SharedAllReduces:
             if not error:
                 try:
                     self._memory.sum(values)
-                except OSError as lost:
-                    error = lost.strerror or str(lost)
+                except Exception as failure:  # of any kind: it is raised in the rank that waits
+                    error = getattr(failure, "strerror", None) or str(failure)
             work.end(error)
             del launched, values, work  # or the tensor would be kept until the next launch
 

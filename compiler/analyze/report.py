@@ -102,9 +102,10 @@ def _equation(program: Program, s: Simulation) -> Iterator[str]:
     e = closed_equation(program, s.durations)
     passes = f"{e.forwards} forwards {s.time(e.forward)} + {e.backwards} backwards {s.time(e.backward)}"
     messages = f"{count_text(e.forwards + e.backwards, 'message')} of {s.time(e.message)}"
-    change = f"{100 * (e.total / s.makespan - 1):+.1f} %" if s.makespan else "-"
+    change = 100 * (e.total / s.makespan - 1) if s.makespan else 0.0
+    difference = f"{abs(change):.1f} % {'less' if change < 0 else 'more'} than simulated"
     yield f"closed equation {s.time(e.total)} {s.unit} = {passes} + {messages} + all-reduces {s.time(e.unoverlapped)}"
-    yield f"                {change} beside the simulation; it takes every stage as the slowest one"
+    yield f"                {difference}: the equation takes every stage as the slowest one"
 
 
 def _peak_lines(s: Simulation, found: HeldBytes) -> Iterator[str]:

@@ -31,9 +31,9 @@ def summary(
 ) -> list[str]:
     """Return the lines of the summary.
 
-    state: of the search for an order; program: the given one; problem: the searched one; unit: what follows the makespan, such
-    as ' ms'; '' if the costs have no named unit; bound_of_every_placement: a lower bound of the makespan that holds for every
-    placement, in times of `problem`; None without --placements.
+    state: of the search for an order. program: the given one. problem: the searched one. unit: what follows the makespan: '
+    ms', or '' if the costs have no named unit. bound_of_every_placement: a lower bound of the makespan, for all placements with
+    the same number of stages of each pipe on each rank, in the integer times of `problem`. It is None without --placements.
     """
     assert state.best is not None, "a search ends with an order"
     makespan, bound = (Fraction(x) / problem.scale for x in (state.best.makespan, state.bound))
@@ -55,13 +55,14 @@ def summary(
     if bound_of_every_placement is not None:
         least = bound_of_every_placement / problem.scale
         lines += [f"pipe {p.name}: stages on ranks {' '.join(map(str, p.placement))}" for p in problem.pipes]
-        lines.append(f"no placement with as many stages of each pipe on each rank has a makespan below {figure(least)}{unit}")
+        same = "with the same number of stages of each pipe on each rank"
+        lines.append(f"{same}, no placement has a makespan below {figure(least)}{unit}")
     if state.known is not None:
         known, name = state.known
         more = known / state.best.makespan - 1 if state.best.makespan else 0.0
         lines.append(f"best known order at the start: {name}, {figure(known / problem.scale)} ({more:.1%} more)")
     if problem.scale != 1:
-        lines.append(f"costs in this file are multiplied by {problem.scale}")
+        lines.append(f"costs in the schedule are multiplied by {problem.scale}")
     return lines
 
 

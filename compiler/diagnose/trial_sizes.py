@@ -16,10 +16,9 @@ from chimerac.compiler.resolve.resolve import resolve
 from chimerac.compiler.resolve.values import parameter_values
 from chimerac.compiler.syntax import nodes as n
 
-# With more tasks than this at the given size, edits are tried only there. Sizes of other ratios, and that of the defaults, are
-# left out if they have more tasks.
+# With more tasks than this at the given size, edits are tried only there. Other sizes are left out if they have more tasks.
 MAX_TASKS_FOR_LARGER_SIZE = 20_000
-MAX_DIFFERENT = 2  # sizes with another ratio of two parameters that are tried, at most
+MAX_DIFFERENT = 2  # at most so many sizes are tried in which two parameters have another ratio than in the given size
 
 Sizes = Mapping[str, int]
 
@@ -28,9 +27,9 @@ Sizes = Mapping[str, int]
 class TrialSize:
     """A size at which edited texts are tried.
 
-    parameters: of the schedule; tasks: how many tasks a trial counts as (at the doubled size, those of the given size);
-    original: the program of the original text, which an edit must not change, None if that text does not compile at this size;
-    required: whether an edited text must compile.
+    parameters: of the schedule. tasks: by how much a trial at this size reduces what is left of the limit of all trials (at the
+    doubled size, as much as at the given size). original: the program of the original text, which an edit must not change;
+    None if that text does not compile at this size. required: whether an edited text must compile.
     """
 
     parameters: Sizes

@@ -131,7 +131,8 @@ def _earliest(
         for k in range(series_counts[r]):
             other = series_on[r, k]
             is_forward = other % kinds == 0
-            # Nothing of a cell is alive if as many of its last backwards have started as of its forwards.
+            # A micro-batch of a cell is alive from its forward to its last task: B, or W if the backward is split. None is
+            # alive if as many of these last tasks have started as forwards.
             if other != series and is_forward and done[other] < series_size[other] and done[other] == done[other + kinds - 1]:
                 needed += held[series_first[other]]
         if needed > limit[r]:

@@ -246,7 +246,7 @@ class BoundPipeline:
             reason = "either the earlier gradients were not finite, or a layer is not deterministic"
             note = f"run again without the gradients of earlier steps, every value is finite: {reason}"
             return refuse("E812", message, notes=(note,), help=help)
-        return refuse("E812", f"{message}; first {cause}", notes=(cause.note,), help=help)
+        return refuse("E812", f"{message}; first on {cause}", notes=(cause.note,), help=help)
 
     def sharded_optimizer(
         self, optimizer_class: Callable[..., Optimizer], parameters: Parameters | None = None, **defaults: Any

@@ -96,8 +96,8 @@ def own_stages(
 ) -> OwnStages:
     """Return the model of which this rank was given the stages `given`; called by all ranks together.
 
-    example: of one micro-batch; a stage reads those of its fields that are parameters of its `forward`. ties: the same on all
-    ranks.
+    example: of one micro-batch. A stage reads the fields of the example that its `forward` has as parameters. ties: the same
+    on all ranks.
 
     Raises on all ranks: ValueError if a rank was given other stages than it holds, or anything but a module; if a stage lacks
     a parameter that `ties` names; if two stages of a rank share a parameter that `ties` does not name; if state dicts of two
@@ -179,7 +179,7 @@ def _check_names(stages: Mapping[int, Stage], transport: Transport) -> None:
 
 
 def _check_fields(stages: Mapping[int, Stage], fields: Collection[str], transport: Transport) -> None:
-    """Raise ValueError on all ranks if no stage of any rank reads one of the fields."""
+    """Raise ValueError on all ranks if there is a field that no stage of any rank reads."""
     own = sorted({name for stage in stages.values() for name in stage.reads})
     read = {name for text in transport.all_gather(json.dumps(own)) for name in json.loads(text)}
     if unread := next((name for name in fields if name not in read), None):

@@ -29,8 +29,8 @@ class Draws:
     samples: Sequence[int]
 
 
-# A function that returns the draws of a micro-batch, and the number of the micro-batch. The function is called only by layers
-# that draw: most models have none.
+# Two values: a function, and the number of a micro-batch. The function takes this number and returns the draws of the
+# micro-batch. Only layers that draw call it.
 # Each thread has its own value, because the ranks of the loopback are threads of one process.
 _current: ContextVar[tuple[Callable[[int], Draws], int]] = ContextVar("draws")
 

@@ -154,7 +154,7 @@ def test_the_first_cause_is_named_on_all_ranks(schedule: str, stages: int, fault
     if broken == 0:
         expected = expected.replace("s1", "s0")
     assert re.search(
-        rf"step 1 has a loss or a gradient that is not finite; first rank \d, instruction \d+: {expected}", first.message
+        rf"step 1 has a loss or a gradient that is not finite; first on rank \d, instruction \d+: {expected}", first.message
     )
     assert first.notes == ("the values that it reads, and the weights of its stage, are finite",)
 
@@ -290,7 +290,7 @@ def trained(skip: bool) -> list[Any]:
 def test_after_a_loss_that_is_not_finite_the_trainer_stops_or_leaves_the_update_out() -> None:
     first, second = trained(skip=False)
     assert first == second and re.match(
-        r"iteration \d+ has the loss (inf|-inf|nan) and the gradient norm nan; first rank \d", first
+        r"iteration \d+ has the loss (inf|-inf|nan) and the gradient norm nan; first on rank \d", first
     )
     for results, skipped, iteration in trained(skip=True):
         assert [is_skipped for is_skipped, _ in results] == [t == iteration for t in range(iteration + 2)] and skipped == 1

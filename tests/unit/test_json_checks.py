@@ -1,4 +1,7 @@
-"""Findings about the JSON of programs and models, wherever in the text the error is; and `streams` anywhere in a program."""
+"""The JSON of programs and models: findings wherever the error is in the text.
+
+A program may have its field `streams` anywhere.
+"""
 
 from __future__ import annotations
 

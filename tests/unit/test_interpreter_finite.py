@@ -225,7 +225,7 @@ def test_an_all_reduce_of_finite_gradients_whose_sum_is_too_large_is_named() -> 
     """Each of the two copies of stage 0 runs one of the two micro-batches."""
     first, second = errors("chimera", lambda: nn.Sequential(LargeBias(), Fragile()), partial(step_and_check, count=2), count=2)
     assert first == second and first.code == "E812"
-    pattern = r"first rank 0, instruction \d+: ALLREDUCE s0 .*the sum of the gradients of 0.bias is not finite"
+    pattern = r"first on rank 0, instruction \d+: ALLREDUCE s0 .*the sum of the gradients of 0.bias is not finite"
     assert re.search(pattern, first.message)
     assert first.notes == ("the gradients that it sums are finite",)
 

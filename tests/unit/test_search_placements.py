@@ -119,7 +119,7 @@ def test_a_limit_in_bytes_is_kept_with_another_placement(
     costs = {"F": [1, 3, 3, 1], "I": [1, 3, 3, 1], "W": [1, 3, 3, 1]}
     (tmp_path / "costs.json").write_text(json.dumps({"format": "chimera-search-costs", "version": 1, **costs}))
     words = ["chimera_zb", "-p", "D=4", "-p", "N=8", "--model", "gpt-nano", "--optimizer", "adamw"]
-    words += ["--memory", str(most_bytes), "--placements", "--time", "2", "--costs", str(tmp_path / "costs.json")]
+    words += ["--memory", str(most_bytes), "--placements", "--time", "4", "--costs", str(tmp_path / "costs.json")]
     assert main(["search", *words, "-o", str(path)]) == 0
     assert surplus or "searching again with lower limits" not in capsys.readouterr().err
     assert check.main([str(tmp_path / "found.json"), str(path)]) == 0

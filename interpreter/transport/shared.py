@@ -163,21 +163,21 @@ def share_memory(backend: Any, store: Store, rank: int, ranks: int) -> SharedMem
     None on all ranks if one of them cannot open the memory, as on another host or in another container. backend: gloo's, of
     these ranks. store: no other call uses its keys. rank: the number of this rank in the group.
     """
-    with ExitStack() as opened:
-        group = _Group(rank, ranks, opened)
+    with ExitStack() as needed_to_connect:
+        group = _Group(rank, ranks, needed_to_connect)
         store.set(f"shared {rank}", json.dumps(group.offer()))
         offers = [json.loads(store.get(f"shared {r}")) for r in range(ranks)]  # waits for each of them
         failed = torch.tensor([0 if all(offers) and group.connect(offers) else 1])
         all_reduce(backend, failed).wait()
-        if failed.item():
-            return None
-        memory = group.accept()
-        opened.pop_all()
-        return memory
+        if not failed.item():
+            return group.accept()
+        for peer in group.peers:
+            peer.close()
+        return None
 
 
 class _Group:
-    """The ranks of a group while they connect. opened: closes what was opened, if they fail."""
+    """The ranks of a group while they connect. opened: for what a rank opens only until all have connected."""
 
     def __init__(self, rank: int, ranks: int, opened: ExitStack) -> None:
         self.rank, self.ranks, self.opened = rank, ranks, opened
@@ -215,10 +215,9 @@ class _Group:
             with open(offers[0]["memory"], "r+b") as file:
                 self.memory = mmap.mmap(file.fileno(), 0)
             for offer in offers[: self.rank]:
-                peer = self.opened.enter_context(socket.socket(socket.AF_UNIX))
-                peer.connect(f"\0{offer['address']}")
-                peer.sendall(self.key)
-                self.peers.append(peer)
+                self.peers.append(socket.socket(socket.AF_UNIX))
+                self.peers[-1].connect(f"\0{offer['address']}")
+                self.peers[-1].sendall(self.key)
         except (OSError, ValueError):
             return False
         return self.memory[:KEY_BYTES] == self.key
@@ -234,7 +233,7 @@ class _Group:
                 known = False
             if known:
                 peer.settimeout(None)
-                self.peers.append(self.opened.enter_context(peer))
+                self.peers.append(peer)
             else:
                 peer.close()
         return SharedMemory(self.memory, self.rank, self.ranks, self.peers)

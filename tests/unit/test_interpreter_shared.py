@@ -170,3 +170,11 @@ def test_no_rank_shares_memory_if_one_of_them_finds_other_memory(
 
     monkeypatch.setattr(shared, "_Group", OnAnotherHost)
     assert connected(3) == [None, None, None]
+
+
+def test_closed_memory_leaves_no_open_files() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with memories_of(2):
+            pass
+    assert set(os.listdir("/proc/self/fd")) == before

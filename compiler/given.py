@@ -112,7 +112,7 @@ def _cost(given: str, name: str, cost: Fraction | None) -> Fraction:
     if name not in COSTS:
         raise refuse("E002", f"{given}: there is no cost '{name}'", help=did_you_mean(name, COSTS))
     if cost is None or cost < 0:
-        raise refuse("E002", f"{given}: expected a number like 2, 0.5 or 1/3")
+        raise refuse("E002", f"{given}: expected a number like 2, 0.5 or 1/3, not below 0")
     if cost > limits.COST:
         raise refuse("E002", f"{given}: a cost is at most {limits.COST}", help="give all costs in a larger unit")
     if cost.denominator > limits.TIME:

@@ -131,6 +131,8 @@ def _search_orders(options: argparse.Namespace) -> int:
     if profile is not None:
         before, after = (milliseconds(x, profile, options) for x in (program, found.program))
         times = f"{figure(after)} ms, the given schedule {figure(before)} ms"
+        if memory is not None and not memory.fits(program):
+            times += ", but it needs more than the bytes of --memory"
         write_stderr(f"simulated with busy links and all-reduces: {times}\n")
     if options.output is not None and certificate_path not in (None, "-"):
         check = ["python", "-m", "chimerac.compiler.search.check", certificate_path, options.output]

@@ -13,7 +13,7 @@ from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.partition import partition_for
 from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.analyze.memory import OptimizerState, check_memory, fixed_bytes
+from chimerac.compiler.analyze.memory import OptimizerState, fixed_bytes
 from chimerac.compiler.command.modelled import model_for
 from chimerac.compiler.command.values import number_of_bytes, state_of
 from chimerac.compiler.search.given import Given
@@ -75,12 +75,24 @@ class SearchMemory:
         return not any(excess(program, self.model, self.state, self.most))
 
     def check(self, program: Program) -> None:
-        """Raise ChimeraError E461 if a rank of a found program needs more than the bytes of --memory."""
-        check_memory(program, self.model, self.most, state=self.state)
+        """Raise ChimeraError E002 if a rank needs more than the bytes of --memory.
 
-    def lower(self, program: Program) -> None:
-        """Lower the limit of each rank by the bytes above --memory that it needs in a found program; tell the user."""
+        program: with an order that runs one micro-batch at a time.
+        """
+        if over := max(excess(program, self.model, self.state, self.most)):
+            least = self.most + over
+            message = f"no order was found that needs at most {self.most:,} bytes of {self.model.name} on every rank"
+            raise refuse("E002", f"{message}: one micro-batch at a time needs {least:,}", help=f"give --memory {least} or more")
+
+    def lower(self, program: Program) -> bool:
+        """Lower the limit of each rank by the bytes above --memory that it needs in a found program, and tell the user.
+
+        Return whether a limit is lower now.
+        """
         over = excess(program, self.model, self.state, self.most)
+        before, self.limits = self.limits, self.limits.lowered(over)
+        if self.limits == before:
+            return False
         rank = max(range(len(over)), key=lambda r: over[r])
         write_stderr(f"rank {rank} would need {self.most + over[rank]:,} bytes: searching again with lower limits\n")
-        self.limits = self.limits.lowered(over)
+        return True

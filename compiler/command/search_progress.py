@@ -81,11 +81,11 @@ class Progress:
 
     On a terminal, if tqdm is installed, they stand beside a bar of the time; else a line is written from time to time.
 
-    seconds: the time that the search may take.
+    seconds: the time that the search may take. prefix: of the text.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.begun = seconds, time.monotonic()
+    def __init__(self, seconds: float, prefix: str = "") -> None:
+        self.seconds, self.prefix, self.begun = seconds, prefix, time.monotonic()
         self.shown, self.shown_at = "", -LINE_EVERY_S  # the last line, and after how many seconds it was printed
         self.bar = None
         if sys.stderr is not None and sys.stderr.isatty() and find_spec("tqdm") is not None:
@@ -102,7 +102,7 @@ class Progress:
     def show(self, best: Fraction, bound: Fraction) -> None:
         """Show the best makespan and the bound: beside the bar at once; as a line only if the last one is old and differs."""
         elapsed = time.monotonic() - self.begun
-        text = f"best {figure(best)}  bound {figure(bound)}  gap {float(1 - bound / best) if best else 0:.2%}"
+        text = f"{self.prefix}best {figure(best)}  bound {figure(bound)}  gap {float(1 - bound / best) if best else 0:.2%}"
         if self.bar is not None:
             self.bar.set_description_str(text, refresh=False)
             self.bar.n = min(elapsed, self.seconds)

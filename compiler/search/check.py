@@ -96,14 +96,32 @@ def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
         if limits[r] is not None and peak > limits[r]:
             yield f"rank {r}: its limit is {limits[r]}, and the order holds {peak}"
         if tasks:
-            found = _bound(tasks, cost, links, place, kinds, held, limits[r], top)
+            found, times = _bound(tasks, cost, links, place, kinds, held, limits[r], top)
             said = next((b for b in c["ranks"] if b["rank"] == r), None)
             if said is None or any(said[k] > found[k] for k in found):
                 yield f"rank {r}: the certificate says {said}, and the rank has {found}"
+            else:
+                yield from _wrong_tasks(said, times, program)
             bound = max(bound, found["head"] + found["busy"] + found["tail"], found["residence"])
     if c["bound"] > bound or c["proved_optimal"] != (c["bound"] >= c["makespan"]):
         claim = f"{c['bound']}, {'' if c['proved_optimal'] else 'not '}proved optimal"
         yield f"bound: the certificate says {claim}, for the makespan {c['makespan']}; its ranks and its solver give {bound}"
+
+
+def _wrong_tasks(
+    said: dict[str, Any], times: Mapping[tuple[int, int], tuple[int, int, int]], program: Program
+) -> Iterator[str]:
+    """Yield in words which tasks of a rank do not give the head or the tail, as the certificate says that they do.
+
+    said: what the certificate says of the rank. times: by stage and micro-batch, as `_bound` returns them.
+    """
+    head, tail = (0 if said["head_by"] == "arrival" else 1), 2
+    for name, column in (("head", head), ("tail", tail)):
+        by = said["attained_by"][name]
+        task = by["stage"], program.header.pipes[by["pipe"]].micro_batches[by["micro_batch"]]
+        least = min(x[column] for x in times.values())
+        if task not in times or times[task][column] != least:
+            yield f"rank {said['rank']}: the certificate says that its {name} is attained by {by}, which gives no least time"
 
 
 def _link(links: Sequence[Sequence[int]], place: dict[tuple[int, int], int], task: Task, rank: int) -> int:
@@ -121,8 +139,11 @@ def _bound(
     held: Sequence[int],
     limit: int | None,
     top: int,
-) -> dict[str, int]:
+) -> tuple[dict[str, int], dict[tuple[int, int], tuple[int, int, int]]]:
     """Return head, busy time and tail of a rank, and its bound by what it holds (residence), as docs/search.md defines them.
+
+    Also return the times of which they are the least, by stage and micro-batch: the earliest start of the forward, that of the
+    input gradient or of the B, and the least time after the last backward.
 
     tasks: of the rank; place: the rank of each (micro-batch, stage); held: what each stage holds for a micro-batch; limit: of
     the rank, None without one; top: the last stage.
@@ -152,7 +173,9 @@ def _bound(
     # -(-x // y) is x / y, rounded up.
     head, busy = max(min(arrivals), min(gradients) - -(-fitting // 1)), sum(cost[k, s] for k, s, _ in tasks)
     residence = min(arrivals) + -(-kept // max(1, limit)) + min(tails) if limit is not None else 0
-    return {"head": int(head), "busy": busy, "tail": min(tails), "residence": int(residence)}
+    cells = [(s, m) for k, s, m in tasks if k == "F"]
+    times = dict(zip(cells, zip(arrivals, gradients, tails, strict=True), strict=True))
+    return {"head": int(head), "busy": busy, "tail": min(tails), "residence": int(residence)}, times
 
 
 def proves(c: dict[str, Any], program: Program, seconds: float) -> bool:

@@ -9,12 +9,11 @@ has, the search is repeated with lower limits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import Op, Value
 from chimerac.chimera_ir.lifetimes import Kind, activations, held, value_bytes
 from chimerac.chimera_ir.model import ModelDescription, StageSum
@@ -28,15 +27,18 @@ class MemoryLimits:
     """What a search limits, in bytes.
 
     activations: what each stage holds for a micro-batch from its forward to its last backward, with the message that it has
-    received; limits: the most that each rank may hold of these activations.
+    received. limits: the most that each rank may hold of these activations. least: what each rank holds of them if
+    micro-batches run one at a time. No limit is less, so that there always is an order.
     """
 
     activations: tuple[int, ...]
     limits: tuple[int, ...]
+    least: tuple[int, ...]
 
     def lowered(self, by: Sequence[int]) -> MemoryLimits:
-        """Return these limits, each lowered by the bytes of its rank in `by`."""
-        return MemoryLimits(self.activations, tuple(limit - x for limit, x in zip(self.limits, by, strict=True)))
+        """Return these limits, each lowered by the bytes of its rank in `by`, but to no less than `least`."""
+        limits = tuple(max(a, limit - x) for a, limit, x in zip(self.least, self.limits, by, strict=True))
+        return replace(self, limits=limits)
 
 
 def memory_limits(
@@ -45,8 +47,7 @@ def memory_limits(
     """Return what a search limits if no rank may need more than `most` bytes. An order within these limits may need more.
 
     program: verified, one replica, with the placement that is searched; split: whether the search splits backwards; None: as in
-    the program. Raises ChimeraError: E002 if even one micro-batch at a time needs more than `most`; E705, E706 as
-    `partition_for`.
+    the program. Raises ChimeraError E705, E706 as `partition_for`.
     """
     h = program.header
     partition = partition_for(program.partition, model, h.stages)
@@ -55,18 +56,15 @@ def memory_limits(
     lives = activations(program)
     alive = lives.take(lives.is_of(Kind.ALIVE))
     limited = held(program, alive, np.array(of_stages, object)[alive.stage])
-    memory, limits, least = held_bytes(program, model, state), [], 0
+    memory, limits, least = held_bytes(program, model, state), [], []
     for rank, (begin, end) in enumerate(pairwise(program.offsets.tolist())):
         fixed = memory.ranks[rank].weights + memory.ranks[rank].gradients + memory.ranks[rank].optimizer
         # What the limit of the search does not count.
         aside = max(0, (memory.held[begin:end] - limited[begin:end]).max(initial=fixed))
         of_pipes = (sum(of_stages[s] for s, r in enumerate(p.placement) if r == rank) for p in h.pipes if p.micro_batches)
-        limits.append(int(most - aside))
-        least = max(least, int(aside) + max(of_pipes, default=0))
-    if least > most:
-        message = f"no order was found that needs at most {most:,} bytes of {model.name} on every rank"
-        raise refuse("E002", f"{message}: one micro-batch at a time needs {least:,}", help=f"give --memory {least} or more")
-    return MemoryLimits(of_stages, tuple(limits))
+        least.append(max(of_pipes, default=0))
+        limits.append(max(least[-1], int(most - aside)))
+    return MemoryLimits(of_stages, tuple(limits), tuple(least))
 
 
 def excess(program: Program, model: ModelDescription, state: OptimizerState, most: int) -> tuple[int, ...]:

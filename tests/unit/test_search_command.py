@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shlex
@@ -56,6 +57,13 @@ def test_a_result_trains_as_one_process(written: Path) -> None:
     run_and_compare(compile_schedule(written / "best.sched").program, deep_model(6), seed=1)
 
 
+def attained_by(certificate: dict[str, Any], name: str, field: str, value: int) -> list[dict[str, Any]]:
+    """Return what a certificate says of its ranks, but for rank 1 with another task that gives its head or its tail."""
+    ranks: list[dict[str, Any]] = copy.deepcopy(certificate["ranks"])
+    ranks[1]["attained_by"][name][field] = value
+    return ranks
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -74,6 +82,9 @@ def test_a_result_trains_as_one_process(written: Path) -> None:
         ("costs", lambda c: {"F": c["costs"]["F"], "B": c["costs"]["I"]}, "is no certificate"),
         ("costs", lambda c: {**c["costs"], "F": [-1] * 4}, "0 or more"),
         ("links", lambda c: [], "is no certificate"),
+        ("ranks", lambda c: attained_by(c, "head", "stage", 0), "says that its head is attained by"),
+        ("ranks", lambda c: attained_by(c, "tail", "stage", 2), "says that its tail is attained by"),
+        ("ranks", lambda c: attained_by(c, "head", "pipe", 7), "is no certificate"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
@@ -165,7 +176,7 @@ def test_uneven_stages_and_links_come_from_a_file(tmp_path: Path, capsys: pytest
         (["1f1b", "--model", "gpt-nano", "--memory", "2MB", "--limit", "2"], "--memory and --limit both say"),
         (["1f1b", "--model", "gpt-nano", "--memory", "9MB", "--costs", "full.json"], "and the file of --costs both say"),
         (["1f1b", "--optimizer", "adamw"], "--optimizer is for --memory"),
-        (["1f1b", "--model", "gpt-nano", "--memory", "1MB"], "one micro-batch at a time needs 2,040,064"),
+        (["1f1b", "--model", "gpt-nano", "--memory", "1MB"], "one micro-batch at a time needs "),
         (["1f1b", "--model", "bert48", "--profile", "p100", "--hop", "1"], "--profile and --hop both say"),
         (["1f1b", "--model", "bert48", "--profile", "p100", "--cost", "F=1"], "--profile and --cost both say"),
     ],
@@ -245,6 +256,34 @@ def test_a_limit_in_bytes_is_kept_by_the_compiled_result(
     assert not any(excess(program, model, state_of("adamw", zero=False), most_bytes))
     given = compile_schedule("1f1b", {"D": 4, "N": 8}).program.with_partition(program.partition)
     assert any(excess(given, model, state_of("adamw", zero=False), most_bytes))
+
+
+@pytest.mark.parametrize("schedule", ["chimera_zb", "zb_v", "1f1b"])
+def test_the_least_memory_that_is_named_is_enough_and_one_byte_less_is_not(
+    schedule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "search",
+        schedule,
+        "-p",
+        "D=2",
+        "-p",
+        "N=4",
+        "--model",
+        "gpt-small",
+        "--time",
+        "0.3",
+        "-o",
+        str(tmp_path / "x.sched"),
+    ]
+    assert main([*words, "--memory", "1MiB"]) == 2
+    named = re.search(r"give --memory (\d+) or more", capsys.readouterr().err)
+    assert named is not None
+    least = int(named[1])
+    assert main([*words, "--memory", str(least)]) == 0
+    capsys.readouterr()
+    assert main([*words, "--memory", str(least - 1)]) == 2
+    assert f"one micro-batch at a time needs {least:,}" in capsys.readouterr().err
 
 
 def test_without_numba_and_ortools_the_command_says_what_to_install(

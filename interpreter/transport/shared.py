@@ -5,9 +5,10 @@ computation. Here each rank copies a piece of its values to shared memory, and r
 carry a byte for each step, with which the ranks wait for each other. Values are summed in the order of the ranks, so that all
 ranks get the same bits.
 
-In step k, each rank copies piece k to one of three buffers, and waits until all ranks have done so. Two ranks then sum the
-piece, each for itself. Of more ranks, each sums one part of the piece, and copies the whole sum back in step k + 1. The buffer
-is written again in step k + 3. No rank reads it then: all ranks have reached step k + 2, and so have copied the sum back.
+Before step k, each rank copies a piece to buffer k mod 3. Step k waits until all ranks have done so. Two ranks then sum the
+piece, each for itself. Of more ranks, each sums one part of the piece, and copies the whole sum back after step k + 1. Steps
+are counted over all all-reduces. The buffer is written again after step k + 2, which no rank reaches before it has read its
+sum.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ class SharedMemory:
     """The memory and the connections of the ranks of a group, as one of them has them.
 
     buffers: BUFFERS x (ranks + 1) x PIECE_BYTES bytes. In each buffer, row r has the values of rank r of the group, and the
-    last row has the sum. peers: a connection to each other rank.
+    last row has the sum. peers: a connection to each other rank. steps: how many steps this rank has made.
     """
 
     def __init__(self, memory: mmap.mmap, rank: int, ranks: int, peers: Sequence[socket.socket]) -> None:
-        self.rank, self.peers = rank, peers
+        self.rank, self.peers, self.steps = rank, peers, 0
         self.buffers = torch.frombuffer(memory, dtype=torch.uint8, offset=OFFSET).view(BUFFERS, ranks + 1, PIECE_BYTES)
 
     def step(self) -> None:
@@ -58,6 +59,7 @@ class SharedMemory:
         for peer in self.peers:
             if not peer.recv(1):
                 raise ConnectionResetError("connection closed by peer")
+        self.steps += 1
 
     def sum(self, values: Tensor) -> None:
         """Sum a vector over all ranks, in place. Raises OSError if a rank has ended."""
@@ -70,26 +72,31 @@ class SharedMemory:
 
     def _sum_of_two(self, buffers: Tensor, pieces: Sequence[Tensor]) -> None:
         """Sum pieces over two ranks. Each rank sums all of them: that takes less time than copying half of the sums."""
-        for k, piece in enumerate(pieces):
-            rows = buffers[k % BUFFERS, :2, : len(piece)]
-            rows[self.rank].copy_(piece)
+        for piece in pieces:
+            rows = self._written(buffers, piece)
             self.step()
             torch.add(rows[0], rows[1], out=piece)
 
     def _sum_in_parts(self, buffers: Tensor, pieces: Sequence[Tensor]) -> None:
         """Sum pieces over all ranks. Each rank sums one part of each piece."""
-        for k in range(len(pieces) + 1):
-            if k < len(pieces):
-                rows = buffers[k % BUFFERS, :, : len(pieces[k])]
-                rows[self.rank].copy_(pieces[k])
+        before: tuple[Tensor, Tensor] | None = None  # the last piece, and its sum
+        for piece in (*pieces, None):
+            rows = None if piece is None else self._written(buffers, piece)
             self.step()
-            if k > 0:
-                pieces[k - 1].copy_(buffers[(k - 1) % BUFFERS, -1, : len(pieces[k - 1])])
-            if k < len(pieces):
+            if before is not None:
+                before[0].copy_(before[1])
+            if piece is not None and rows is not None:
                 *parts, total = rows.tensor_split(len(rows) - 1, dim=1)[self.rank]
                 torch.add(parts[0], parts[1], out=total)
                 for part in parts[2:]:
                     total.add_(part)
+                before = piece, rows[-1]
+
+    def _written(self, buffers: Tensor, piece: Tensor) -> Tensor:
+        """Copy a piece to the row of this rank in the buffer of the next step. Return the rows of this buffer."""
+        rows = buffers[self.steps % BUFFERS, :, : len(piece)]
+        rows[self.rank].copy_(piece)
+        return rows
 
     def close(self) -> None:
         """Close the connections. A call of `step` that waits then fails, in all ranks."""

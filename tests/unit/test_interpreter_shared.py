@@ -6,12 +6,14 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -90,6 +92,30 @@ def test_all_ranks_get_the_same_sum(ranks: int) -> None:
                     expected += values  # in the order of the ranks
                 on_threads(ranks, partial(sum_of, memories, own))
                 assert all(values.equal(expected) for values in own), (dtype, size)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("size", [1000, PIECE_BYTES // 4 + 1])
+def test_a_slow_rank_still_gets_its_sums_when_the_others_go_on(ranks: int, size: int) -> None:
+    """Each rank pauses after some steps, while the others go on as far as they can."""
+    with memories_of(ranks) as memories:
+
+        def run(rank: int) -> bool:
+            random, step = Random(rank), memories[rank].step
+
+            def step_slowly() -> None:
+                step()
+                time.sleep(random.choice([0, 0, 0.002]))
+
+            memories[rank].step = step_slowly  # type: ignore[method-assign]
+            is_right = True
+            for k in range(100):
+                values = torch.full((size,), float(k + rank))
+                memories[rank].sum(values)
+                is_right &= bool(values.eq(ranks * k + sum(range(ranks))).all())
+            return is_right
+
+        assert on_threads(ranks, run) == [True] * ranks
 
 
 def test_all_reduces_run_one_after_another_beside_the_rank() -> None:

@@ -48,6 +48,7 @@ def check_inputs_not_overwritten(output: str | None, schedules: Iterable[Source]
     """Raise ChimeraError E002 if -o names a file that is read: a schedule, or the file of one of the options `INPUTS`."""
     inputs = [("the schedule itself", source.name) for source in schedules]
     named = [(name, getattr(options, attribute, None)) for name, attribute in INPUTS.items()]  # some verbs have fewer
+    named += [("profile", path) for path in getattr(options, "profiles", ())]  # of chimerac plan
     inputs += [(f"the file of --{name}", path) for name, path in named if path is not None]
     check_not_overwritten(output, inputs)
 

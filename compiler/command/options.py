@@ -8,6 +8,8 @@ import re
 from chimerac.chimera_ir.machines import MACHINES
 from chimerac.chimera_ir.optimizers import OPTIMIZERS
 
+PROFILE = "the times of --model on given hardware"
+PROFILES = "a file of python -m chimerac.interpreter.profiling, or one that comes with the project, such as p100"
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
@@ -81,10 +83,14 @@ def add_color(p: argparse.ArgumentParser) -> None:
     p.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: only on a terminal")
 
 
-def add_profile(p: argparse.ArgumentParser, required: bool = False) -> None:
-    p.add_argument("--profile", metavar="NAME", required=required,
-                   help="the times of --model on given hardware, in the place of costs: a file of python -m "
-                   "chimerac.interpreter.profiling, or one that comes with the project, such as p100")  # fmt: skip
+def add_profile(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--profile", metavar="NAME", help=f"{PROFILE}, in the place of costs: {PROFILES}")
+
+
+def add_profiles(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--profile", metavar="NAME", dest="profiles", action="append", required=True,
+                   help=f"{PROFILE}: {PROFILES}; repeat it with profiles in other precisions, and each of them is "
+                   "tried")  # fmt: skip
 
 
 def add_link(p: argparse.ArgumentParser) -> None:

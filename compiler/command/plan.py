@@ -13,9 +13,10 @@ from typing import Any
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.counts import count_text
-from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean, refuse
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source, did_you_mean, refuse
 from chimerac.chimera_ir.files import check_folder, short_path, write_stderr, write_stdout
 from chimerac.chimera_ir.host import processors
+from chimerac.chimera_ir.profile import Profile
 from chimerac.compiler.analyze.report import table
 from chimerac.compiler.command.files import check_inputs_not_overwritten, check_is_file, print_findings, write_product
 from chimerac.compiler.command.values import integer, named_values, number_of_bytes, state_of
@@ -49,24 +50,46 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    problem = _problem(options)
+    problems = _problems(options)
     check_is_file(options.output, "the JSON" if options.emit == "json" else "the table")
     check_folder(options.output)
-    with ExitStack() as stack:
-        result = search(problem, options.processes or processors(), _progress(stack))
-    plan = _Plan(result)
+    results = _search(problems, options.processes or processors())
+    result = min(results, key=lambda found: found.best.key)
+    plan = _Plan(result, results if len(problems) > 1 else ())
     write_stdout(plan.json() if options.emit == "json" else plan.text())
     if options.output is not None:
         write_product(plan.file(), options.output)
         write_stderr(f"wrote {options.output}; run it: {plan.start} {shlex.quote(options.output)}\n")
-    if result.is_interrupted:
-        what = f"the best so far; {result.left:,} configurations were" if result.left else "its neighbours were"
-        write_stderr(f"interrupted: {what} not tried\n")
+    last = results[-1]
+    if last.is_interrupted:
+        what = f"the best so far; {last.left:,} configurations were" if last.left else "its neighbours were"
+        not_begun = "" if len(results) == len(problems) else f", and {count_text(len(problems) - len(results), 'profile')}"
+        write_stderr(f"interrupted: {what} not tried{not_begun}\n")
         return INTERRUPTED
     return 0
 
 
-def _problem(options: argparse.Namespace) -> Problem:
+def _search(problems: Sequence[Problem], processes: int) -> list[PlanResult]:
+    """Return the results of the problems for which a configuration fits. After Ctrl-C the last one is that so far.
+
+    Raises ChimeraError as `search` if none fits for any of them, and KeyboardInterrupt if nothing is found yet.
+    """
+    results, errors = list[PlanResult](), list[ChimeraError]()
+    for problem in problems:
+        try:
+            with ExitStack() as stack:
+                results.append(search(problem, processes, _progress(stack)))
+        except ChimeraError as error:
+            errors.append(error)
+        if results and results[-1].is_interrupted:
+            break
+    if not results:
+        raise errors[0]
+    return results
+
+
+def _problems(options: argparse.Namespace) -> list[Problem]:
+    """Return the problem of each profile."""
     for option, value, most in (
         ("--ranks", options.ranks, limits.RANKS),
         ("--batch", options.batch, 2**31),
@@ -78,10 +101,27 @@ def _problem(options: argparse.Namespace) -> Problem:
     schedules = {name: find(name) for name in options.schedules or names()}
     check_inputs_not_overwritten(options.output, schedules.values(), options)
     find_model(options.model, lambda samples: samples)  # so that an unknown model is reported before an unknown profile
-    profile = find_profile(options.profile, options.model)
-    if profile.precision not in DTYPES:
-        fact = f"the profile of {profile.model} has times in {profile.precision}, in which run.py does not train"
-        raise refuse("E715", fact, help=f"give a profile in {' or '.join(DTYPES)}")
+    profiles: dict[str, Profile] = {}  # by precision
+    for name in options.profiles:
+        profile = find_profile(name, options.model)
+        if profile.precision not in DTYPES:
+            fact = f"the profile of {profile.model} has times in {profile.precision}, in which run.py does not train"
+            raise refuse("E715", fact, help=f"give a profile in {' or '.join(DTYPES)}")
+        if profile.precision in profiles:
+            raise refuse("E002", f"two profiles have times in {profile.precision}", help="give one --profile for a precision")
+        profiles[profile.precision] = profile
+    own = _own(options, {name for source in schedules.values() for name in parameter_names(parse_source(source))})
+    return [_problem(options, schedules, profile, memory, own) for profile in profiles.values()]
+
+
+def _problem(
+    options: argparse.Namespace,
+    schedules: Mapping[str, Source],
+    profile: Profile,
+    memory: int,
+    own: Mapping[str, Sequence[int]],
+) -> Problem:
+    """Return the problem of a profile. memory: the bytes of --memory; own: the values of -p."""
     state = state_of(options.optimizer, False, profile.precision, profile)
     return Problem(
         schedules,
@@ -93,7 +133,7 @@ def _problem(options: argparse.Namespace) -> Problem:
         state=state,
         zero={"auto": None, "always": True, "never": False}[options.zero],
         network=None if options.link is None else link_from_text(options.link),
-        own=_own(options, {name for source in schedules.values() for name in parameter_names(parse_source(source))}),
+        own=own,
         sizes=None if options.micro_batch is None else _numbers("--micro-batch", options.micro_batch),
         recompute={"try": (False, True), "all": (True,), "none": (False,)}[options.recompute],
     )
@@ -140,10 +180,13 @@ def _progress(stack: ExitStack) -> Callable[[int, int], None]:
 
 
 class _Plan:
-    """The result of a search as text, JSON, a file for run.py and a command line."""
+    """The result of a search as text, JSON, a file for run.py and a command line.
 
-    def __init__(self, result: PlanResult) -> None:
-        self.result, self.problem, self.best = result, result.problem, result.best
+    results: of all profiles that were tried; empty if there was one profile.
+    """
+
+    def __init__(self, result: PlanResult, results: Sequence[PlanResult] = ()) -> None:
+        self.result, self.results, self.problem, self.best = result, results, result.problem, result.best
         self._evaluator = Evaluator(result.problem)
         best = result.best.configuration
         self._sizes = parameters(best, self._evaluator.trees[best.schedule])
@@ -214,6 +257,7 @@ class _Plan:
                 "compiled": sum(not o.reason for o in result.outcomes.values()),
                 "not_tried": result.left,
             },
+            "precisions": [{"precision": r.problem.profile.precision, **self._fields(r.best)} for r in self.results],
             "best": self._fields(result.best),
             "neighbours": [
                 {"differs_in": what, **self._fields(o), "loses_by": self._reason(o)} for what, o in result.neighbours
@@ -251,7 +295,9 @@ class _Plan:
         result, p = self.result, self.problem
         too_large = sum(not o.can_run and not o.reason for o in result.outcomes.values())  # found after compiling
         simulated = sum(o.can_run for o in result.outcomes.values())
-        yield f"{p.model} on {count_text(p.ranks, 'rank')} of {p.limit:,} bytes, {p.batch:,} samples in an iteration"
+        precision = f", in {p.profile.precision}" if self.results else ""
+        ranks = count_text(p.ranks, "rank")
+        yield f"{p.model} on {ranks} of {p.limit:,} bytes, {p.batch:,} samples in an iteration{precision}"
         parts = [
             f"{sum(result.impossible.values()):,} that the schedule or the model does not allow",
             f"{result.too_large + too_large:,} that do not fit ({result.too_large:,} of them not compiled)",
@@ -263,9 +309,12 @@ class _Plan:
 
     def _table(self) -> list[str]:
         rows = [["best", *self._cells(self.best), ""]]
+        others = (r for r in self.results if r is not self.result)
+        rows += [[f"in {r.problem.profile.precision}", *self._cells(r.best), self._reason(r.best)] for r in others]
         rows += [[what, *self._cells(o), self._reason(o)] for what, o in self.result.neighbours]
         notes = [
-            "each row below the best differs from it in one choice; of each other schedule, its best parameters",
+            *(["the row of another precision has the best configuration in it"] if self.results else []),
+            f"each {'other ' if self.results else ''}row below the best differs from it in one choice; of each other schedule, its best parameters",
             "loses by: what its ranks spend more time with than those of the best, in the mean of the ranks",
         ]
         return [*table(list(HEAD), rows, left=1), *(notes if len(rows) > 1 else [])]

@@ -183,7 +183,7 @@ def plan_parser() -> argparse.ArgumentParser:
     p.add_argument("--ranks", metavar="R", type=int, required=True, help="ranks of all replicas together: D x W")
     p.add_argument("--memory", metavar="BYTES", required=True, help="the most that a rank may need: 16GiB, 80GB or a number")
     p.add_argument("--batch", metavar="B", type=int, required=True, help="samples of an iteration, over all replicas")
-    shared.add_profile(p, required=True)
+    shared.add_profiles(p)
     shared.add_link(p)
     p.add_argument("-p", metavar="NAME=VALUES", dest="parameters", action="append", default=[],
                    help="values of a parameter that are tried, such as f=1,2 or D=8; repeatable; default 0, 1, 2 and 4, and "

@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.repeats,
             options.device,
             options.optimizer,
+            options.precision,
             options.layers,
             options.head,
             options.loss,
@@ -110,6 +111,12 @@ def _parser() -> Parser:
     )
     parser.add_argument("--ranks", type=int, default=2, help="processes that compute at the same time (default: %(default)s)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where layers compute (default: %(default)s)")
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="in which layers compute; bfloat16 is --dtype bf16 of run.py (default: %(default)s)",
+    )
     parser.add_argument("--repeats", type=int, default=20, help="iterations of each measurement (default: %(default)s)")
     parser.add_argument(
         "--optimizer", choices=tuple(OPTIMIZERS), default="adamw", help="the one whose state is counted (default: %(default)s)"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
 
 import torch
 
@@ -32,8 +33,9 @@ class Choice:
     """What is measured.
 
     model: a model as in run.py; samples: the sizes of micro-batches; seq_len: tokens of a sample, if it has tokens; repeats:
-    iterations of each measurement, after a warm-up; device: `cpu` or `cuda`; optimizer: the one whose state is counted. layers,
-    head, loss: of a model of the user's own, as for run.py; None if not given.
+    iterations of each measurement, after a warm-up; device: `cpu` or `cuda`; optimizer: the one whose state is counted;
+    precision: in which layers compute, `float32` or `bfloat16`. layers, head, loss: of a model of the user's own, as for
+    run.py; None if not given.
     """
 
     model: str
@@ -42,6 +44,7 @@ class Choice:
     repeats: int
     device: str
     optimizer: str
+    precision: Literal["float32", "bfloat16"] = "float32"
     layers: str | None = None
     head: str | None = None
     loss: str | None = None
@@ -49,8 +52,10 @@ class Choice:
     def build(self, samples: int) -> Model:
         """Return the model for micro-batches of `samples` samples. Raises ChimeraError as for run.py."""
         if is_own(self.model):
-            return own_model(self.model, samples, self.seq_len, loss=self.loss, layers=self.layers, head=self.head)
-        return preset(self.model, self.seq_len)
+            model = own_model(self.model, samples, self.seq_len, loss=self.loss, layers=self.layers, head=self.head)
+        else:
+            model = preset(self.model, self.seq_len)
+        return model if self.precision == "float32" else replace(model, autocast=torch.bfloat16)
 
     @property
     def has_tokens(self) -> bool:
@@ -107,6 +112,7 @@ def profile_of(choice: Choice, transport: Processes) -> Profile:
     return Profile(
         model=descriptions[0].name,
         seq_len=choice.seq_len if choice.has_tokens else None,
+        precision=choice.precision,
         optimizer=choice.optimizer,
         hardware=f"{', '.join(parts)}; {choice.device}",
         processes=transport.world,

@@ -6,11 +6,13 @@ import json
 import multiprocessing
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chimerac.chimera_ir.profile import TIMES, LayerTimes, profile_from_json, profile_to_json
 from chimerac.compiler.command import plan as command
 from chimerac.compiler.command.main import main
 from chimerac.compiler.plan import explore
@@ -112,6 +114,33 @@ def test_bad_input_is_a_finding(given: dict[str, str], code: str, fact: str, cap
     output = capsys.readouterr()
     assert status == (2 if code.startswith("E0") else 1) and not output.out
     assert f"error[{code}]" in output.err and fact in output.err
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_profiles_in_two_precisions_are_compared(factor: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In bfloat16, every layer takes `factor` times as long as in float32."""
+    profile = profile_from_json(EXAMPLE_PROFILE.read_text())
+    sizes = tuple(replace(size, layers=tuple(slower(x, factor) for x in size.layers)) for size in profile.sizes)
+    half, plan = tmp_path / "half.json", tmp_path / "plan.yaml"
+    half.write_text(profile_to_json(replace(profile, precision="bfloat16", sizes=sizes)))
+    words = ["plan", "1f1b", "chimera", *words_of({"--processes": "1"}), "--profile", str(half)]
+    assert main([*words, "--emit", "json", "-o", str(plan)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    speeds = {entry["precision"]: entry["samples_per_s"] for entry in found["precisions"]}
+    assert speeds.keys() == {"float32", "bfloat16"} and found["best"]["samples_per_s"] == max(speeds.values())
+    dtype, other = ("bf16", "float32") if factor < 1 else ("fp32", "bfloat16")
+    assert found["settings"]["dtype"] == dtype and f'dtype: "{dtype}"' in plan.read_text()
+    assert main(words) == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.lstrip().startswith(f"in {other}"))
+    assert f" {speeds[other]:.1f} " in row
+    assert main([*words, "--profile", str(half)]) == 2
+    assert "two profiles have times in bfloat16" in capsys.readouterr().err
+    assert main([*words, "-o", str(half)]) == 2 and "the file of --profile" in capsys.readouterr().err
+
+
+def slower(times: LayerTimes, factor: float) -> LayerTimes:
+    """Return the times of a layer, multiplied by a factor."""
+    return replace(times, **{name: getattr(times, name) * factor for name in TIMES.values()})
 
 
 def test_a_profile_in_a_precision_without_training_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

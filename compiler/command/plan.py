@@ -312,9 +312,10 @@ class _Plan:
         others = (r for r in self.results if r is not self.result)
         rows += [[f"in {r.problem.profile.precision}", *self._cells(r.best), self._reason(r.best)] for r in others]
         rows += [[what, *self._cells(o), self._reason(o)] for what, o in self.result.neighbours]
+        each = "each other row" if self.results else "each row"
         notes = [
             *(["the row of another precision has the best configuration in it"] if self.results else []),
-            f"each {'other ' if self.results else ''}row below the best differs from it in one choice; of each other schedule, its best parameters",
+            f"{each} below the best differs from it in one choice; of each other schedule, its best parameters",
             "loses by: what its ranks spend more time with than those of the best, in the mean of the ranks",
         ]
         return [*table(list(HEAD), rows, left=1), *(notes if len(rows) > 1 else [])]

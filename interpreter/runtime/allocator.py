@@ -1,8 +1,8 @@
 """The C library's allocator on CPUs: memory that is freed stays with the process, for the next iteration.
 
 A task frees the activations of its micro-batch, and later tasks allocate as much again. By default glibc may return freed
-memory to the operating system. The system then gives it back page by page, and clears each page. This slows the tasks down, most of
-all the forwards of a rank that keeps several micro-batches.
+memory to the operating system. The system then gives it back page by page, and clears each page. This slows the tasks down,
+most of all the forwards of a rank that keeps several micro-batches.
 """
 
 from __future__ import annotations

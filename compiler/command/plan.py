@@ -53,39 +53,46 @@ def _run(options: argparse.Namespace) -> int:
     problems = _problems(options)
     check_is_file(options.output, "the JSON" if options.emit == "json" else "the table")
     check_folder(options.output)
-    results = _search(problems, options.processes or processors())
+    results, profiles_left = _search(problems, options.processes or processors())
     result = min(results, key=lambda found: found.best.key)
     plan = _Plan(result, results if len(problems) > 1 else ())
     write_stdout(plan.json() if options.emit == "json" else plan.text())
     if options.output is not None:
         write_product(plan.file(), options.output)
         write_stderr(f"wrote {options.output}; run it: {plan.start} {shlex.quote(options.output)}\n")
-    last = results[-1]
-    if last.is_interrupted:
-        what = f"the best so far; {last.left:,} configurations were" if last.left else "its neighbours were"
-        not_begun = "" if len(results) == len(problems) else f", and {count_text(len(problems) - len(results), 'profile')}"
-        write_stderr(f"interrupted: {what} not tried{not_begun}\n")
+    if profiles_left is not None:
+        last, left = results[-1], [f"{count_text(profiles_left, 'profile')} not tried"] if profiles_left else []
+        if last.is_interrupted:
+            what = f"the best so far; {last.left:,} configurations were" if last.left else "its neighbours were"
+            left = [f"{what} not tried", *left]
+        write_stderr(f"interrupted: {', and '.join(left)}\n")
         return INTERRUPTED
     return 0
 
 
-def _search(problems: Sequence[Problem], processes: int) -> list[PlanResult]:
+def _search(problems: Sequence[Problem], processes: int) -> tuple[list[PlanResult], int | None]:
     """Return the results of the problems for which a configuration fits. After Ctrl-C the last one is that so far.
+
+    Also return the number of problems for which nothing was tried or found when Ctrl-C ended the search; None without Ctrl-C.
 
     Raises ChimeraError as `search` if none fits for any of them, and KeyboardInterrupt if nothing is found yet.
     """
     results, errors = list[PlanResult](), list[ChimeraError]()
-    for problem in problems:
+    for begun, problem in enumerate(problems):
         try:
             with ExitStack() as stack:
                 results.append(search(problem, processes, _progress(stack)))
         except ChimeraError as error:
             errors.append(error)
+        except KeyboardInterrupt:
+            if not results:
+                raise
+            return results, len(problems) - begun
         if results and results[-1].is_interrupted:
-            break
+            return results, len(problems) - begun - 1
     if not results:
         raise errors[0]
-    return results
+    return results, None
 
 
 def _problems(options: argparse.Namespace) -> list[Problem]:

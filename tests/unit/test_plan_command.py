@@ -16,6 +16,7 @@ from chimerac.chimera_ir.profile import TIMES, LayerTimes, profile_from_json, pr
 from chimerac.compiler.command import plan as command
 from chimerac.compiler.command.main import main
 from chimerac.compiler.plan import explore
+from chimerac.compiler.plan.explore import PlanResult
 from chimerac.interpreter.launch.options import parse_options
 from tests.helpers import EXAMPLE_PROFILE
 
@@ -136,6 +137,28 @@ def test_profiles_in_two_precisions_are_compared(factor: float, tmp_path: Path, 
     assert main([*words, "--profile", str(half)]) == 2
     assert "two profiles have times in bfloat16" in capsys.readouterr().err
     assert main([*words, "-o", str(half)]) == 2 and "the file of --profile" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("first_fits", [True, False])
+def test_ctrl_c_in_the_search_of_a_later_profile_keeps_the_result_of_the_first(
+    first_fits: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = tmp_path / "half.json"
+    half.write_text(EXAMPLE_PROFILE.read_text().replace("float32", "bfloat16"))
+    searches = 0
+
+    def interrupted_later(*arguments: Any) -> PlanResult:
+        nonlocal searches
+        searches += 1
+        if searches == 2:
+            raise KeyboardInterrupt
+        return explore.search(*arguments)
+
+    monkeypatch.setattr(command, "search", interrupted_later)
+    given = {"--processes": "1"} | ({} if first_fits else {"--memory": "1KiB"})
+    assert main(["plan", "1f1b", *words_of(given), "--profile", str(half)]) == 130
+    output = capsys.readouterr()
+    assert ("in float32" in output.out and "interrupted: 1 profile not tried" in output.err) == first_fits
 
 
 def slower(times: LayerTimes, factor: float) -> LayerTimes:

@@ -8,45 +8,48 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 
+States = Mapping[str, Tensor]  # the states of generators, by type of device, such as cuda
+
 
 class Generators:
-    """The states of torch's default generators: that of the CPU, and that of `device` if this is another device.
+    """Torch's default generators: that of the CPU, and that of `device` if this is another device."""
 
-    states: by type of device, such as cuda.
-    """
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._read_cpu = torch.default_generator.get_state
+        self._read_device = None if device.type == "cpu" else partial(torch.get_device_module(device).get_rng_state, device)
 
-    def __init__(self, device: torch.device, states: Mapping[str, Tensor]) -> None:
-        self._device, self.states = device, states
-
-    @classmethod
-    def of(cls, device: torch.device) -> Generators:
+    def states(self) -> States:
         """Return the current states."""
-        states = {"cpu": torch.get_rng_state()}
-        if device.type != "cpu":
-            states[device.type] = torch.get_device_module(device).get_rng_state(device)
-        return cls(device, states)
+        states = {"cpu": self._read_cpu()}
+        if self._read_device is not None:
+            states[self._device.type] = self._read_device()
+        return states
 
-    def have_advanced(self) -> bool:
+    def have_advanced(self, since: States) -> bool:
         """Return whether a number was drawn since these states were read."""
-        current = Generators.of(self._device).states
-        return not all(state.equal(current[kind]) for kind, state in self.states.items())
+        # Bytes are compared, because Tensor.equal takes longer.
+        if since["cpu"].numpy().tobytes() != self._read_cpu().numpy().tobytes():
+            return True
+        return self._read_device is not None and not self._read_device().equal(since[self._device.type])
 
     @contextmanager
-    def restored(self) -> Iterator[None]:
+    def restored(self, states: States) -> Iterator[None]:
         """Give the generators these states inside the context, and their previous states afterwards."""
-        previous = Generators.of(self._device)
-        self.set()
+        previous = self.states()
+        self.set(states)
         try:
             yield
         finally:
-            previous.set()
+            self.set(previous)
 
-    def set(self) -> None:
+    def set(self, states: States) -> None:
         """Give the generators these states."""
-        torch.set_rng_state(self.states["cpu"])
-        if self._device.type != "cpu":
-            torch.get_device_module(self._device).set_rng_state(self.states[self._device.type], self._device)
+        torch.set_rng_state(states["cpu"])
+        if self._read_device is not None:
+            torch.get_device_module(self._device).set_rng_state(states[self._device.type], self._device)

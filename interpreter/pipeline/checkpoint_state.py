@@ -49,8 +49,8 @@ class Names:
 
 def local_state(pipeline: BoundPipeline, optimizer: Optimizer | None, names: Names) -> dict[str, Any]:
     """Return the values that this rank saves, as nested mappings."""
-    generators = Generators.of(pipeline.transport.device).states
-    state: dict[str, Any] = {"model": pipeline.state_dict(), "random": {_rank_key(pipeline.rank): generators}}
+    random = {_rank_key(pipeline.rank): Generators(pipeline.transport.device).states()}
+    state: dict[str, Any] = {"model": pipeline.state_dict(), "random": random}
     if optimizer is not None:
         by_name = {names.of(p): dict(optimizer.state[p]) for p in _parameters(optimizer) if optimizer.state.get(p)}
         state["optimizer"] = {"state": by_name}
@@ -119,10 +119,10 @@ def restore_function(
 
 def restore_generators(values: Mapping[Place, Any], pipeline: BoundPipeline) -> None:
     """Give torch's generators the states that the rank of the same number saved, if its device was of the same type."""
-    device = pipeline.transport.device
+    generators = Generators(pipeline.transport.device)
     states = {place[2]: value for place, value in values.items() if place[0] == "random"}
-    if states.keys() == Generators.of(device).states.keys():
-        Generators(device, states).set()
+    if states.keys() == generators.states().keys():
+        generators.set(states)
 
 
 def _optimizer_state(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chimerac.interpreter.generators import Generators
+from chimerac.interpreter.generators import Generators, States
 from chimerac.interpreter.runtime.batch import MicroBatches
 from chimerac.interpreter.runtime.buffers import unchanged_buffers
 from chimerac.interpreter.runtime.executor import Executor
@@ -21,7 +21,8 @@ class History:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._runs: list[tuple[MicroBatches, Generators]] = []
+        self._generators = Generators(executor.transport.device)
+        self._runs: list[tuple[MicroBatches, States]] = []
         self._is_complete = True  # whether the last run was with sync
         self.loss, self.has_run = 0.0, False
 
@@ -29,7 +30,7 @@ class History:
         """Run a batch and return this rank's share of the loss. sync: as in `Executor.run`."""
         if self._is_complete:
             self._runs.clear()
-        self._runs.append((batch, Generators.of(self._executor.transport.device)))
+        self._runs.append((batch, self._generators.states()))
         self._is_complete = sync
         self.loss, self.has_run = self._executor.run(batch, sync), True
         return self.loss
@@ -48,8 +49,8 @@ class History:
             p.grad = None
         check = FiniteCheck(executor, names)
         with unchanged_buffers(modules):
-            for number, (batch, generators) in enumerate(self._runs, 1):
-                with generators.restored():
+            for number, (batch, states) in enumerate(self._runs, 1):
+                with self._generators.restored(states):
                     is_last = number == len(self._runs)
                     executor.run(batch, sync=self._is_complete and is_last, invoke=check.invoke)
         check.end()

@@ -172,8 +172,11 @@ class _Medians:
 
 
 def _medians(rounds: Sequence[Seconds], number: int) -> _Medians:
-    """Return the medians of a stage. rounds: the times of each iteration; number: of the stage."""
-    return _Medians({op: statistics.median(seconds[op, number] for seconds in rounds) for op in TIMES})
+    """Return the medians of a stage, at least 0. rounds: the times of each iteration; number: of the stage.
+
+    The measured time of a BWD_INPUT is below 0 if the forward before it ran much faster than the one before a full backward.
+    """
+    return _Medians({op: max(0.0, statistics.median(seconds[op, number] for seconds in rounds)) for op in TIMES})
 
 
 def _micro_batch(inputs: Values, targets: Values, fields: Mapping[str, Tensor], samples: int) -> TensorBatch:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
 
 from chimerac.interpreter.errors import InterpreterError
-from chimerac.interpreter.generators import Generators
+from chimerac.interpreter.generators import Generators, States
 from chimerac.interpreter.runtime.batch import MicroBatches
 from chimerac.interpreter.runtime.buffers import unchanged_buffers
 from chimerac.interpreter.runtime.draws import set_draws
@@ -43,6 +43,7 @@ class Iteration:
     def __init__(self, objective: Objective, device: torch.device, evaluates: bool = False) -> None:
         self.loss_of, self.objective, self.device = objective.loss, objective, device
         self.correct_of = objective.correct if evaluates else None
+        self.generators = Generators(device)
         self.losses: dict[int, Tensor] = {}
         self.recompute_ns = 0
         self.loss_gradient = torch.ones((), device=device)
@@ -99,7 +100,6 @@ class Work:
 
     __slots__ = (
         "edges",
-        "generators",
         "has_buffers",
         "has_single_input",
         "input",
@@ -113,6 +113,7 @@ class Work:
         "output",
         "output_gradient",
         "ran",
+        "random_states",
         "split",
     )
 
@@ -134,7 +135,8 @@ class Work:
         self.has_single_input = self.needs_gradient == (True,)  # one tensor, which has a gradient, as in most models
         self.has_buffers = any(True for _ in module.buffers())
         self.split: Splitting | None = None
-        self.generators: Generators | None = None  # as they were before a forward that is run again; None: none to restore
+        # Those before a forward that is run again. None: it drew no number, so there are none to restore.
+        self.random_states: States | None = None
         self.close()
 
     def close(self) -> None:
@@ -153,9 +155,10 @@ class Work:
 
     def forward_to_recompute(self) -> None:
         """Run the stage without a graph. It is run again before its backward or in it, with the same random numbers."""
-        before = Generators.of(self.iteration.device)
+        generators = self.iteration.generators
+        states = generators.states()
         self._without_graph()
-        self.generators = before if before.have_advanced() else None
+        self.random_states = states if generators.have_advanced(since=states) else None
         self.ran = True
 
     def recompute(self) -> None:
@@ -274,12 +277,12 @@ class Work:
 
     def _build_with_generators(self) -> None:
         """Run the forward with the random numbers of its first run."""
-        if self.generators is None:
+        if self.random_states is None:
             self._build(self._inputs())
         else:
-            with self.generators.restored():
+            with self.iteration.generators.restored(self.random_states):
                 self._build(self._inputs())
-            self.generators = None
+            self.random_states = None
 
     def _run_backward(self) -> None:
         """Compute the gradients, and store the input gradient."""

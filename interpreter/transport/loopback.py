@@ -52,14 +52,15 @@ def run_in_loopback(
     machine, device = machine or program.header.machine, device or torch.device("cpu")
     scheduler = _Ranks(program.world, seed, device)
     network = Network(program, machine, every_post, scheduler)
-    generators = Generators.of(device)
+    generators = Generators(device)
+    states = generators.states()
 
     def run_with_generators(rank: Loopback) -> T:
-        generators.set()
+        generators.set(states)
         return run_rank(rank)
 
     results = scheduler.run([partial(run_with_generators, Loopback(rank, network, device)) for rank in range(program.world)])
-    generators.set()
+    generators.set(states)
     errors = scheduler.errors
     if not errors:
         return results
@@ -75,13 +76,13 @@ class _Ranks(Scheduler):
 
     def __init__(self, count: int, seed: int, device: torch.device) -> None:
         super().__init__(count, seed)
-        self._device = device
+        self._generators = Generators(device)
 
     def switch(self, thread: int, ready: Callable[[], bool] = always) -> None:
         """Let another rank run."""
-        generators = Generators.of(self._device)
+        states = self._generators.states()
         super().switch(thread, ready)
-        generators.set()
+        self._generators.set(states)
 
 
 class PendingOperation:

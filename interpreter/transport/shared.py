@@ -160,6 +160,7 @@ class SharedAllReduces:
                     self._memory.sum(values)
                 except Exception as failure:  # of any kind: it is raised in the rank that waits
                     error = getattr(failure, "strerror", None) or str(failure)
+                    self._memory.close()  # a rank that waits for this one would not learn of the failure otherwise
             work.end(error)
             del launched, values, work  # or the tensor would be kept until the next launch
 

@@ -27,10 +27,12 @@ class CountingClock:
     """Counts the calls of the measured layers, and returns times that do not depend on how long calls really take.
 
     Operation k of the measured layer n takes 1 + k + 10 n seconds, and a forward before a split backward 3 seconds more. An
-    operation of an empty stage takes 1 second. In the iterations of the warm-up, everything takes a hundred times as long.
+    operation of an empty stage takes 1 second, and its forward before a split backward `empty_split_forward` seconds. In the
+    iterations of the warm-up, everything takes a hundred times as long.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, empty_split_forward: float = 1.0) -> None:
+        self.empty_split_forward = empty_split_forward
         self.calls = Counter[tuple[Op, int]]()
         self.passes = 0
 
@@ -47,7 +49,8 @@ class CountingClock:
             if not is_empty:
                 self.calls[op, number] += 1
             longer = 3 if is_split and op is Op.FWD else 0
-            seconds[op, number] = factor * (1.0 if is_empty else 1.0 + op + 10 * number + longer)
+            empty = self.empty_split_forward if is_split and op is Op.FWD else 1.0
+            seconds[op, number] = factor * (empty if is_empty else 1.0 + op + 10 * number + longer)
         return seconds
 
 
@@ -71,6 +74,12 @@ def test_the_overhead_is_subtracted_and_equal_layers_get_the_mean_of_their_times
         first = op + 3 if op is Op.BWD_INPUT else op  # 3 seconds of the forward before it
         assert times == [first, *[first + 20] * 5, first + 40]  # blocks: the mean of first + 10, first + 20 and first + 30
     assert [x.activation_bytes for x in measured.layers] == [x.kept_bytes for x in DESCRIPTION.layers]
+
+
+def test_no_time_of_a_stage_without_work_is_below_0() -> None:
+    bench = LayerBench(MODEL, DESCRIPTION, CPU)
+    bench._clock = CountingClock(empty_split_forward=-3.0)  # 4 seconds faster than before a full backward
+    assert bench.measure(repeats=2).overhead.input_s == 0
 
 
 def test_the_passes_of_a_real_clock_take_time_and_leave_no_values_behind() -> None:

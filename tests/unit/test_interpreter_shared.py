@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import sys
 import threading
@@ -24,6 +25,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from chimerac.interpreter.transport import shared
 from chimerac.interpreter.transport.shared import PIECE_BYTES, SharedAllReduces, SharedMemory, share_memory
 
+FAILURE = "connection closed by peer|Connection reset by peer|Broken pipe"  # of an all-reduce of a rank that has ended
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux do ranks share memory")
 
 
@@ -140,9 +142,27 @@ def test_if_a_rank_ends_the_all_reduces_of_the_others_fail() -> None:
         memories[2].close()
         later = [group.launch(torch.zeros(10**6)) for group in groups]
         for work in (*works, *later):
-            with pytest.raises(RuntimeError, match=r"connection closed by peer|Connection reset by peer|Broken pipe"):
+            with pytest.raises(RuntimeError, match=FAILURE):
                 work.wait(timedelta(seconds=30))
         for group in groups:
+            group.close()
+
+
+def test_a_rank_that_has_failed_is_waited_for_by_no_other() -> None:
+    with memories_of(3) as memories:
+        memories[2].peers[0].sendall(shared.STEP)
+        [rank_2], _, _ = select.select(memories[0].peers, [], [], 30)
+        rank_2.recv(1)
+        memories[0].peers = sorted(memories[0].peers, key=lambda peer: peer is not rank_2)  # rank 0 turns to rank 2 first
+        waiting, failing = SharedAllReduces(memories[1]), SharedAllReduces(memories[0])
+        waits = waiting.launch(torch.zeros(10**6))
+        assert memories[2].peers[1].recv(1) == shared.STEP  # from rank 1, which now waits for rank 0
+        memories[2].close()
+        fails = failing.launch(torch.zeros(10**6))
+        for work in (fails, waits):
+            with pytest.raises(RuntimeError, match=FAILURE):
+                work.wait(timedelta(seconds=30))
+        for group in (waiting, failing):
             group.close()
 
 

@@ -41,7 +41,8 @@ OF_TEXTS = ("sizes", "hops", "tries")
 OF_ORDERS: dict[str, object] = {
     "parameters": [], "costs": [], "hop": None, "costs_path": None, "backward": None, "time": None, "certificate": None,
     "model": None, "profile": None, "memory": None, "optimizer": None, "zero": False, "precision": "float32",
-    "placements": False, "micro_batch": None, "seq_len": None, "partition": None, "link": None,
+    "placements": False, "micro_batch": None, "seq_len": None, "partition": None, "link": None, "objective": "makespan",
+    "makespan": None,
 }  # fmt: skip
 # What a message calls an option that does not have the name of its attribute.
 OPTIONS = {"parameters": "-p", "costs": "--cost", "costs_path": "--costs", "backward": "--split or --fused"}
@@ -203,14 +204,24 @@ def _placement(options: argparse.Namespace) -> tuple[Program, list[str]]:
 
 def _check_memory_options(options: argparse.Namespace) -> None:
     """Raise ChimeraError E002: --optimizer or --zero without --memory; --model without --memory and --profile; --limit with
-    --memory."""
-    if options.memory is None:
+    --memory; --makespan without --objective memory, or --placements with it.
+
+    With --objective memory, --model is enough for the first two, because the bytes of the model are then the objective.
+    """
+    is_objective = options.objective == "memory"
+    if options.makespan is not None and not is_objective:
+        raise refuse("E002", "--makespan is for --objective memory: give it, too")
+    if options.placements and is_objective:
+        raise refuse("E002", "--placements looks for the placement with the least makespan: leave out --objective memory")
+    counts_bytes = options.memory is not None or (is_objective and options.model is not None)
+    if not counts_bytes:
         if options.optimizer is not None or options.zero:
             raise refuse("E002", f"{'--zero' if options.zero else '--optimizer'} is for --memory: give it, too")
         if options.model is not None and options.profile is None:
             raise refuse("E002", "--model alone changes nothing in a search: give --profile NAME, too, or --memory")
     elif options.limit is not None:
-        raise refuse("E002", "--memory and --limit both say what a rank may hold: give one of them")
+        option = "--model" if options.memory is None else "--memory"
+        raise refuse("E002", f"{option} and --limit both say what a rank may hold: give one of them")
 
 
 def _with_partition(program: Program, profile: Profile | None, options: argparse.Namespace) -> Program:

@@ -67,6 +67,14 @@ def _durations(program: Program, profile: Profile, options: argparse.Namespace) 
     return found
 
 
+def makespan_of(text: str) -> Fraction:
+    """Return the value of --makespan. Raises ChimeraError E002 if it is no number above 0."""
+    is_number = re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,12}|/0*[1-9][0-9]{0,8})?", text)
+    if not is_number or (makespan := Fraction(text)) == 0:
+        raise refuse("E002", f"--makespan {text}: expected a number above 0, like 52, 50.5 or 101/2")
+    return makespan
+
+
 def _limit(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,15}", text):
         message = f"--limit {text}: expected a number of activations, or a number in the unit of those in the file of --costs"

@@ -1,4 +1,4 @@
-"""--memory of `chimerac search`: a limit in bytes becomes limits of the search, lowered while a found order needs more."""
+"""Bytes in `chimerac search`: the limit of --memory becomes limits of the search, lowered while a found order needs more."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from chimerac.compiler.analyze.memory import OptimizerState, fixed_bytes
 from chimerac.compiler.command.modelled import model_for
 from chimerac.compiler.command.values import number_of_bytes, state_of
 from chimerac.compiler.search.given import Given
-from chimerac.compiler.search.memory_limits import MemoryLimits, excess, memory_limits
+from chimerac.compiler.search.memory_limits import MemoryLimits, excess, memory_limits, needed
 
 if TYPE_CHECKING:
     from chimerac.compiler.search.problem import Pipe
 
 
-class SearchMemory:
-    """The limit of --memory.
+NO_LIMIT = 2**60  # bytes: more than any rank needs
 
-    model: the description of --model; state: of the optimizer; most: the bytes that a rank may need; limits: what a search
-    limits instead, lowered after a search whose order needs more bytes.
+
+class SearchMemory:
+    """What ranks may need in bytes.
+
+    model: the description of --model; state: of the optimizer; most: the bytes that a rank may need, `NO_LIMIT` without
+    --memory; limits: what a search limits instead, lowered after a search whose order needs more bytes.
     """
 
     def __init__(self, model: ModelDescription, state: OptimizerState, most: int, limits: MemoryLimits) -> None:
@@ -35,16 +38,17 @@ class SearchMemory:
 
     @staticmethod
     def of(program: Program, profile: Profile | None, options: argparse.Namespace, split: bool | None) -> SearchMemory | None:
-        """Return the limit of --memory; None without this option.
+        """Return the limit of --memory. Without this option, return None, or `NO_LIMIT` if bytes are the objective.
 
         program: with a partition of --model; split: whether every backward is split; None: as in the program.
 
         Raises ChimeraError: E002 for a value that --memory or --optimizer cannot have, and for --zero without an optimizer;
         others as `model_for` and `memory_limits`.
         """
-        if options.memory is None:
+        if options.memory is None and (options.objective != "memory" or options.model is None):
             return None
-        most, model = number_of_bytes(options.memory), model_for(program, options, profile)
+        most = NO_LIMIT if options.memory is None else number_of_bytes(options.memory)
+        model = model_for(program, options, profile)
         assert model is not None, "--memory is refused without --model"
         state = state_of(options.optimizer, options.zero, options.precision, profile)
         return SearchMemory(model, state, most, memory_limits(program, model, state, most, split))
@@ -52,7 +56,8 @@ class SearchMemory:
     def within(self, given: Given) -> Given:
         """Return `given` with these limits added. Raises ChimeraError E002 if `given` has limits or activations already."""
         if given.activations is not None or given.limits is not None:
-            raise refuse("E002", "--memory and the file of --costs both say what a rank may hold: leave one of them out")
+            option = "--model" if self.most == NO_LIMIT else "--memory"
+            raise refuse("E002", f"{option} and the file of --costs both say what a rank may hold: leave one of them out")
         return replace(given, activations=self.limits.activations, limits=self.limits.limits)
 
     def limits_for(self, program: Program, pipes: Sequence[Pipe]) -> tuple[int, ...]:
@@ -69,6 +74,10 @@ class SearchMemory:
             for header in (h, replace(h, pipes=moved))
         )
         return tuple(limit + a - b for limit, a, b in zip(self.limits.limits, before, after, strict=True))
+
+    def needed(self, program: Program) -> int:
+        """Return how many bytes the rank of a found program that needs most needs."""
+        return needed(program, self.model, self.state)
 
     def fits(self, program: Program) -> bool:
         """Return whether every rank of a found program needs at most the bytes of --memory."""

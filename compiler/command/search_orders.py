@@ -12,16 +12,18 @@ from fractions import Fraction
 from functools import partial
 from math import floor
 
+from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.command.search_given import SPLIT, given_for
+from chimerac.compiler.command.search_given import SPLIT, given_for, makespan_of
 from chimerac.compiler.command.search_memory import SearchMemory
-from chimerac.compiler.command.search_progress import Progress, summary, uneven_ranks
+from chimerac.compiler.command.search_progress import Progress, figure, memory_summary, summary, uneven_ranks
 from chimerac.compiler.exchange.listing_text import with_suffix
 from chimerac.compiler.search.certificate import certificate
 from chimerac.compiler.search.from_program import given_of, problem_of
 from chimerac.compiler.search.given import Given
 from chimerac.compiler.search.known_orders import library_orders, order_of
+from chimerac.compiler.search.least_memory import LeastMemory, Levels, least_memory
 from chimerac.compiler.search.orders import State, search
 from chimerac.compiler.search.placements import Placed, best_placement
 from chimerac.compiler.search.problem import Problem
@@ -34,9 +36,14 @@ ATTEMPTS = 4  # with --memory: the most searches, each with lower limits than th
 
 @dataclass(frozen=True)
 class FoundOrder:
-    """An order that was found. program, text: of the schedule that has it; lines: the summary; hints: lines of advice."""
+    """An order that was found.
+
+    least: what was found about the memory, if that is the objective. program, text: of the schedule that has the order; lines:
+    the summary; hints: lines of advice.
+    """
 
     state: State
+    least: LeastMemory | None
     program: Program
     text: str
     lines: list[str]
@@ -45,7 +52,7 @@ class FoundOrder:
     @property
     def certificate(self) -> str:
         """Return the text of the certificate."""
-        return certificate(self.state, self.program.header.schedule, self.program.digest)
+        return certificate(self.state, self.program.header.schedule, self.program.digest, self.least)
 
 
 class OrderSearch:
@@ -68,6 +75,7 @@ class OrderSearch:
         self.given_program = self.program = program
         self.statements, self.given, self.profile, self.memory, self.options = statements, given, profile, memory, options
         self.placed: Placed | None = None  # the best placement, with --placements
+        self.least: LeastMemory | None = None  # what the last search found, with --objective memory
         self.name = with_suffix(program.header.schedule, "_found")
 
     def run(self, seconds: float) -> FoundOrder:
@@ -118,6 +126,8 @@ class OrderSearch:
 
     def _search(self, seconds: float) -> State:
         """Search for an order with the limits that --memory has now."""
+        if self.options.objective == "memory":
+            return self._search_least_memory(seconds)
         problem, placed, progress = self._problem(), self.placed, Progress(seconds)
         is_interrupted = placed is not None and placed.is_interrupted
         known = self._known_orders(problem)
@@ -129,6 +139,33 @@ class OrderSearch:
                 state.known = round(_rescaled(makespan, placed.problem, problem)), name
             state.is_interrupted |= placed.is_interrupted
         return state
+
+    def _search_least_memory(self, seconds: float) -> State:
+        """Search for the order that holds least of those that take at most --makespan.
+
+        Raises ChimeraError E002 if it is proved that no order takes so little time.
+        """
+        problem, progress = self._problem(), Progress(seconds)
+        levels = Levels(problem, (0,) * problem.ranks if self.memory is None else self.memory.limits.aside)
+        makespan, tasks = self._longest_makespan(problem), problem.tasks
+        _check_possible(makespan, int((tasks.head + tasks.duration + tasks.tail).max(initial=0)), problem)
+        known = self._known_orders(problem)
+        self.least = least_memory(levels, makespan, known, seconds, self.options.seed, progress.show_memory)
+        progress.close()
+        _check_possible(makespan, self.least.state.bound, problem)
+        return self.least.state
+
+    def _longest_makespan(self, problem: Problem) -> int:
+        """Return the makespan that an order may take with --objective memory, in times of the problem.
+
+        Raises ChimeraError E002 if --makespan is no number, or if it is missing and the given order cannot be run.
+        """
+        if self.options.makespan is None:
+            order = self._given_order(problem)
+            if order is None:
+                raise refuse("E002", "the order of the schedule cannot be run with these backwards", help="give --makespan")
+            return order.makespan
+        return floor(makespan_of(self.options.makespan) * problem.scale)
 
     def _problem(self) -> Problem:
         """Return the problem, with the limits of --memory."""
@@ -153,11 +190,32 @@ class OrderSearch:
         problem, bound = state.problem, None
         if self.placed is not None:
             bound = floor(_rescaled(self.placed.bound, self.placed.problem, problem))
-        lines = summary(state, self.given_program, problem, "" if self.profile is None else " ms", bound)
+        unit = "" if self.profile is None else " ms"
+        lines = summary(state, self.given_program, problem, unit, bound)
+        if self.least is not None:
+            lines[1:1] = memory_summary(self.least, self._unit_held(), unit, self._given_level(self.least))
         text, compiled = schedule_text(problem, state.best, self.name, lines, self.statements)
+        program = compiled.program.with_partition(self.program.partition)
         hint = None if self.options.placements else uneven_ranks(problem)
         hints = [] if hint is None else [hint]
-        return FoundOrder(state, compiled.program.with_partition(self.program.partition), text, lines, hints)
+        if self.least is not None and self.memory is not None:
+            hints.append(f"counted exactly, the rank that needs most needs {self.memory.needed(program):,} bytes")
+        return FoundOrder(state, self.least, program, text, lines, hints)
+
+    def _given_order(self, problem: Problem) -> Order | None:
+        """Return the order of the given schedule, also if it exceeds limits; None if tasks wait for each other in it."""
+        return order_of(replace(problem, limits=(None,) * problem.ranks), self.given_program)
+
+    def _given_level(self, least: LeastMemory) -> int | None:
+        """Return the level of the given order; None if tasks wait for each other in it."""
+        order = self._given_order(least.levels.problem)
+        return None if order is None else least.levels.of(order)
+
+    def _unit_held(self) -> str:
+        """Return the unit of what a rank holds; '' if only the file of --costs knows it."""
+        if self.memory is not None:
+            return " bytes, as the search counts them"
+        return " activations" if self.given.activations is None else ""
 
     def _slower(self, state: State, memory: SearchMemory) -> FoundOrder:
         """Return the schedule with the fastest order that needs few enough bytes, of all that the last search has kept.
@@ -171,6 +229,14 @@ class OrderSearch:
             if memory.fits(found.program):
                 break
         return found
+
+
+def _check_possible(makespan: int, bound: int, problem: Problem) -> None:
+    """Raise ChimeraError E002 if a lower bound of the makespan of all orders exceeds the given makespan."""
+    if bound > makespan:
+        given, least = (figure(x / problem.scale) for x in (makespan, bound))
+        help = f"give --makespan {least} or more, or larger limits"
+        raise refuse("E002", f"no order within the limits takes at most {given}: the bound is {least}", help=help)
 
 
 def _rescaled(makespan: int, before: Problem, after: Problem) -> Fraction:

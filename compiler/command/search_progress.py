@@ -14,6 +14,7 @@ from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
 
 if TYPE_CHECKING:
+    from chimerac.compiler.search.least_memory import LeastMemory
     from chimerac.compiler.search.orders import State
     from chimerac.compiler.search.problem import Problem
 
@@ -66,6 +67,21 @@ def summary(
     return lines
 
 
+def memory_summary(least: LeastMemory, unit_held: str, unit: str, given_level: int | None) -> list[str]:
+    """Return the lines about what the ranks hold, of a search for the least memory.
+
+    unit_held, unit: what follows an amount that a rank holds, and a makespan. given_level: what the given order holds; None if
+    it cannot be run with the backwards of the search.
+    """
+    makespan = f"{figure(least.makespan / least.levels.problem.scale)}{unit}"
+    given = "" if given_level is None else f"; the given order holds {given_level:,}"
+    if least.level is None:
+        return [f"no order was found that takes at most {makespan}: this is the fastest that was found"]
+    least_possible = least.ruled_out + 1
+    proof = "proved least" if least.is_proved else f"at least {least_possible:,} are needed"
+    return [f"no rank holds more than {least.level:,}{unit_held}: {proof} for a makespan of at most {makespan}{given}"]
+
+
 def uneven_ranks(problem: Problem) -> str | None:
     """Return a line that suggests --placements if the busiest rank has more than `UNEVEN` of the mean work; else None."""
     busy = problem.busy()
@@ -77,7 +93,7 @@ def uneven_ranks(problem: Problem) -> str | None:
 
 
 class Progress:
-    """Shows the best makespan, the bound and the gap as they change.
+    """Shows what a search knows as it changes: the best makespan, the bound and the gap, or what ranks hold.
 
     On a terminal, if tqdm is installed, they stand beside a bar of the time; else a line is written from time to time.
 
@@ -94,15 +110,22 @@ class Progress:
             layout = "{desc} |{bar}| {n:.0f}/{total:.0f} s"
             self.bar = tqdm(total=seconds, bar_format=layout, file=sys.stderr, leave=False)
 
+    def show_memory(self, least: LeastMemory) -> None:
+        """Show what a search for the least memory knows."""
+        self.show_text(f"a rank holds at most {least.level:,}, at least {least.ruled_out + 1:,}")
+
     def show_state(self, state: State) -> None:
         """Show what a search for an order knows."""
         assert state.best is not None, "a search reports states that have an order"
         self.show(state.best.makespan / state.problem.scale, state.bound / state.problem.scale)
 
     def show(self, best: Fraction, bound: Fraction) -> None:
-        """Show the best makespan and the bound: beside the bar at once; as a line only if the last one is old and differs."""
-        elapsed = time.monotonic() - self.begun
-        text = f"{self.prefix}best {figure(best)}  bound {figure(bound)}  gap {float(1 - bound / best) if best else 0:.2%}"
+        """Show the best makespan, the bound and the gap."""
+        self.show_text(f"best {figure(best)}  bound {figure(bound)}  gap {float(1 - bound / best) if best else 0:.2%}")
+
+    def show_text(self, text: str) -> None:
+        """Show a text: beside the bar at once; as a line only if the last one is old and differs."""
+        elapsed, text = time.monotonic() - self.begun, f"{self.prefix}{text}"
         if self.bar is not None:
             self.bar.set_description_str(text, refresh=False)
             self.bar.n = min(elapsed, self.seconds)

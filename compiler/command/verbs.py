@@ -147,6 +147,12 @@ def search_parser() -> argparse.ArgumentParser:
     backward.add_argument("--split", dest="backward", action="store_const", const="split",
                           help="split every backward into I and W; default: as in the schedule")  # fmt: skip
     backward.add_argument("--fused", dest="backward", action="store_const", const="fused", help="split no backward")
+    p.add_argument("--objective", choices=("makespan", "memory"), default="makespan",
+                   help="what shall be as small as possible: the makespan, or what the rank that holds most has to hold; "
+                   "default makespan")  # fmt: skip
+    p.add_argument("--makespan", metavar="VALUE",
+                   help="with --objective memory: the most that an order may take, in the unit of the costs, or in ms with "
+                   "--profile; default: as long as the given order")  # fmt: skip
     p.add_argument("--time", metavar="SECONDS", help="end a search after this time, default 60; with --memory it may be "
                    "repeated up to three times")  # fmt: skip
     p.add_argument("--placements", action="store_true",

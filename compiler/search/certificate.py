@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from chimerac.compiler.search.least_memory import LeastMemory
 from chimerac.compiler.search.orders import State
 
 FORMAT = "chimera-order-certificate"
 
 
-def certificate(state: State, schedule: str, digest: str) -> str:
-    """Return the certificate of a found schedule as JSON. schedule: its name; digest: that of its compiled program.
+def certificate(state: State, schedule: str, digest: str, least: LeastMemory | None = None) -> str:
+    """Return the certificate of a found schedule as JSON.
+
+    schedule: its name; digest: that of its compiled program; least: what was found if the objective is the memory.
 
     Times are integers in the unit of the schedule's costs; `per_unit` of them make one unit of the costs that were given.
     """
     problem, best = state.problem, state.best
     assert best is not None, "a search ends with an order"
-    solver = {"name": _solver_name(), "bound": state.solver_bound} if state.solver_bound else None
     content: dict[str, Any] = {
         "format": FORMAT,
         "version": 1,
@@ -31,7 +33,8 @@ def certificate(state: State, schedule: str, digest: str) -> str:
         "makespan": best.makespan,
         "bound": state.bound,
         "proved_optimal": state.is_proved,
-        "solver": solver,
+        "solver": _solver(state.solver_bound),
+        "memory": _memory(least),
         "ranks": [
             {
                 "rank": b.rank,
@@ -47,6 +50,27 @@ def certificate(state: State, schedule: str, digest: str) -> str:
     }
     lines = [f" {json.dumps(k)}: {_value(v)}" for k, v in content.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _memory(least: LeastMemory | None) -> dict[str, Any] | None:
+    """Return what is proved of the least memory; None if the objective is the makespan, or if no order is fast enough for it.
+
+    makespan: the most that an order may take. No order within ruled_out_limits takes so little time, and no order keeps a limit
+    below 0.
+    """
+    if least is None or least.level is None:
+        return None
+    return {
+        "makespan": least.makespan,
+        "proved_least": least.is_proved,
+        "ruled_out_limits": list(least.levels.problem_at(least.ruled_out).limits),
+        "solver": None if least.below is None else _solver(least.below.solver_bound),
+    }
+
+
+def _solver(bound: int) -> dict[str, Any] | None:
+    """Return the fields of a bound of the solver; None if it has proved none."""
+    return {"name": _solver_name(), "bound": bound} if bound else None
 
 
 def _value(value: Any) -> str:

@@ -106,6 +106,44 @@ def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
     if c["bound"] > bound or c["proved_optimal"] != (c["bound"] >= c["makespan"]):
         claim = f"{c['bound']}, {'' if c['proved_optimal'] else 'not '}proved optimal"
         yield f"bound: the certificate says {claim}, for the makespan {c['makespan']}; its ranks and its solver give {bound}"
+    if c.get("memory"):
+        yield from _wrong_memory(c, order, cost, place, kinds, top)
+
+
+def _wrong_memory(
+    c: dict[str, Any],
+    order: Sequence[Sequence[Task]],
+    cost: Mapping[tuple[str, int], int],
+    place: dict[tuple[int, int], int],
+    kinds: str,
+    top: int,
+) -> Iterator[str]:
+    """Yield in words what is wrong with the claim that no order with lower limits is fast enough.
+
+    c: the content of the certificate. order: the tasks of every rank. The other parameters are those of `_bound`.
+    """
+    memory, held = c["memory"], c["activations"]
+    limits, makespan = memory["ruled_out_limits"], memory["makespan"]
+    if any(type(x) is not int for x in (*limits, makespan)) or len(limits) != len(order):
+        yield f"memory: expected an integer makespan, and an integer limit for each of {len(order)} ranks"
+        return
+    if c["makespan"] > makespan:
+        yield f"memory: an order may take {makespan}, and this one takes {c['makespan']}"
+    if memory["proved_least"] != all(x >= limit - 1 for x, limit in zip(limits, c["limits"], strict=True)):
+        claim = "" if memory["proved_least"] else "not "
+        yield f"memory: {claim}proved least, with the limits {c['limits']}, of which {limits} are ruled out"
+    bound = memory["solver"]["bound"] if memory["solver"] else 0
+    for r, tasks in enumerate(order):
+        of_micro_batches: dict[int, int] = {m: 0 for _, _, m in tasks}  # what each of them alone takes on this rank
+        for k, s, m in tasks:
+            of_micro_batches[m] += held[s] if k == "F" else 0
+        if max(of_micro_batches.values(), default=0) > limits[r]:
+            return  # not even one micro-batch at a time is possible
+        if tasks:
+            found, _ = _bound(tasks, cost, c["links"], place, kinds, held, limits[r], top)
+            bound = max(bound, found["head"] + found["busy"] + found["tail"], found["residence"])
+    if bound <= makespan:
+        yield f"memory: with the limits {limits} an order takes at least {bound}, which does not exceed {makespan}"
 
 
 def _wrong_tasks(
@@ -178,18 +216,25 @@ def _bound(
     return {"head": int(head), "busy": busy, "tail": min(tails), "residence": int(residence)}, times
 
 
-def proves(c: dict[str, Any], program: Program, seconds: float) -> bool:
-    """Return whether the solver proves within `seconds` that no order is faster than its bound in the certificate.
+def solver_bounds(c: dict[str, Any]) -> list[tuple[int, list[int]]]:
+    """Return the bounds of the solver in a certificate, each with the limits for which it holds. c: its content."""
+    bounds = [(c["solver"]["bound"], c["limits"])] if c["solver"] else []
+    memory = c.get("memory")
+    return [*bounds, (memory["solver"]["bound"], memory["ruled_out_limits"])] if memory and memory["solver"] else bounds
 
-    c: the content of the certificate. The solver is asked for a faster order, and must prove that there is none. Times are
-    integers, so a faster order is faster by 1 or more.
+
+def proves(c: dict[str, Any], program: Program, bound: int, limits: Sequence[int], seconds: float) -> bool:
+    """Return whether the solver proves within `seconds` that no order within limits is faster than a bound.
+
+    c: the content of the certificate. limits: of each rank. The solver is asked for a faster order, and must prove that there
+    is none. Times are integers, so a faster order is faster by 1 or more.
     """
     from ortools.sat.python import cp_model  # 700 ms, for this option only
 
     place = {(m, s): r for pipe in program.header.pipes for m in pipe.micro_batches for s, r in enumerate(pipe.placement)}
     pipe_of = {m: p for p, pipe in enumerate(program.header.pipes) for m in pipe.micro_batches}
     order, kinds, top = tasks_of(program), kinds_of(program), program.header.stages - 1
-    model, latest = cp_model.CpModel(), c["solver"]["bound"] - 1
+    model, latest = cp_model.CpModel(), bound - 1
     start = {x: model.new_int_var(0, latest, str(x)) for tasks in order for x in tasks}
     end = {(k, s, m): at + c["costs"][k][s] for (k, s, m), at in start.items()}
     previous: dict[tuple[int, str, int], Task] = {}
@@ -204,13 +249,13 @@ def proves(c: dict[str, Any], program: Program, seconds: float) -> bool:
             if (before := previous.get((pipe_of[m], k, s))) is not None:
                 model.add(start[x] >= end[before])
             previous[pipe_of[m], k, s] = x
-        if c["limits"][r] is not None:
+        if limits[r] is not None:
             forwards = [x for x in tasks if x[0] == "F"]
             kept = []
             for x in forwards:
                 length = model.new_int_var(0, latest, f"length {x}")
                 kept.append(model.new_interval_var(start[x], length, end[kinds[-1], x[1], x[2]], f"kept {x}"))
-            model.add_cumulative(kept, [c["activations"][x[1]] for x in forwards], c["limits"][r])
+            model.add_cumulative(kept, [c["activations"][x[1]] for x in forwards], limits[r])
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = WORKERS
@@ -233,9 +278,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         content, program = json.loads(read(options.certificate)), compile_schedule(options.schedule).program
         found = list(problems(content, program))
-        is_solved_again = not found and options.solve is not None and content["solver"] is not None
-        if is_solved_again and not proves(content, program, options.solve):
-            found = [f"within {options.solve:g} s the solver does not prove its bound {content['solver']['bound']} again"]
+        bounds = [] if found else solver_bounds(content)
+        for bound, limits in bounds if options.solve is not None else []:
+            if not proves(content, program, bound, limits, options.solve):
+                found.append(f"within {options.solve:g} s the solver does not prove its bound {bound} again")
     except ChimeraError as error:
         print(render(error.diagnostics), end="", file=sys.stderr)
         return 2
@@ -246,8 +292,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if found:
         return 1
     print(f"makespan {content['makespan']}, bound {content['bound']}: both hold, and so do the limits")
-    if content["solver"] and not is_solved_again:
-        print(f"the bound of {content['solver']['name']}, {content['solver']['bound']}, was not proved again: --solve SECONDS")
+    if memory := content.get("memory"):
+        least = ", so this order holds the least" if memory["proved_least"] else ""
+        print(f"within the limits {memory['ruled_out_limits']} no order takes at most {memory['makespan']}{least}")
+    for bound, _ in bounds if options.solve is None else []:
+        print(f"the bound of the solver, {bound}, was not proved again: --solve SECONDS")
     return 0
 
 

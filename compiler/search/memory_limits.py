@@ -28,12 +28,13 @@ class MemoryLimits:
 
     activations: what each stage holds for a micro-batch from its forward to its last backward, with the message that it has
     received. limits: the most that each rank may hold of these activations. least: what each rank holds of them if
-    micro-batches run one at a time. No limit is less, so that there always is an order.
+    micro-batches run one at a time. No limit is less, so that there always is an order. aside: what each rank holds besides.
     """
 
     activations: tuple[int, ...]
     limits: tuple[int, ...]
     least: tuple[int, ...]
+    aside: tuple[int, ...]
 
     def lowered(self, by: Sequence[int]) -> MemoryLimits:
         """Return these limits, each lowered by the bytes of its rank in `by`, but to no less than `least`."""
@@ -56,15 +57,20 @@ def memory_limits(
     lives = activations(program)
     alive = lives.take(lives.is_of(Kind.ALIVE))
     limited = held(program, alive, np.array(of_stages, object)[alive.stage])
-    memory, limits, least = held_bytes(program, model, state), [], []
+    memory, limits, least, asides = held_bytes(program, model, state), [], [], []
     for rank, (begin, end) in enumerate(pairwise(program.offsets.tolist())):
         fixed = memory.ranks[rank].weights + memory.ranks[rank].gradients + memory.ranks[rank].optimizer
         # What the limit of the search does not count.
-        aside = max(0, (memory.held[begin:end] - limited[begin:end]).max(initial=fixed))
+        asides.append(int(max(0, (memory.held[begin:end] - limited[begin:end]).max(initial=fixed))))
         of_pipes = (sum(of_stages[s] for s, r in enumerate(p.placement) if r == rank) for p in h.pipes if p.micro_batches)
         least.append(max(of_pipes, default=0))
-        limits.append(max(least[-1], int(most - aside)))
-    return MemoryLimits(of_stages, tuple(limits), tuple(least))
+        limits.append(max(least[-1], most - asides[-1]))
+    return MemoryLimits(of_stages, tuple(limits), tuple(least), tuple(asides))
+
+
+def needed(program: Program, model: ModelDescription, state: OptimizerState) -> int:
+    """Return how many bytes the rank of a program that needs most needs."""
+    return max(x.peak for x in held_bytes(program, model, state).ranks)
 
 
 def excess(program: Program, model: ModelDescription, state: OptimizerState, most: int) -> tuple[int, ...]:

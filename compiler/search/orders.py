@@ -31,7 +31,8 @@ class State:
 
     bounds: of each rank that has tasks; best_by: in words, what found the best order; solver_bound: 0 if the solver has proved
     nothing; pool: the best orders, all different, at most `KEPT`; known: the makespan and the name of the best order that was
-    known before the search, None if there was none; is_interrupted: Ctrl-C has ended the search.
+    known before the search, None if there was none; is_interrupted: Ctrl-C has ended the search. goal: a makespan that is short
+    enough, so that no shorter one is wanted; None: the shortest one is wanted.
     """
 
     problem: Problem
@@ -42,6 +43,7 @@ class State:
     pool: list[Order] = field(default_factory=list)
     known: tuple[int, str] | None = None
     is_interrupted: bool = False
+    goal: int | None = None
 
     @property
     def bound(self) -> int:
@@ -52,6 +54,16 @@ class State:
     def is_proved(self) -> bool:
         """Return whether no order is faster than the best one."""
         return self.best is not None and self.best.makespan <= self.bound
+
+    @property
+    def reaches_goal(self) -> bool:
+        """Return whether there is a goal, and the best order reaches it."""
+        return self.goal is not None and self.best is not None and self.best.makespan <= self.goal
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether nothing is left to search: the best order is fast enough, or no order reaches the goal."""
+        return self.is_proved or self.reaches_goal or (self.goal is not None and self.bound > self.goal)
 
     def offer(self, order: Order, by: str) -> bool:
         """Keep an order if it is among the best; return whether it is faster than all before."""
@@ -70,6 +82,7 @@ def search(
     seed: int = 0,
     report: Callable[[State], None] = lambda state: None,
     with_solver: bool = True,
+    goal: int | None = None,
 ) -> State:
     """Search for some seconds and return what is known then, with the best order and the lower bound of the makespan.
 
@@ -77,9 +90,10 @@ def search(
     Once an order is known, Ctrl-C ends the search early. Before that, it raises KeyboardInterrupt.
 
     known: orders to begin with, as (name, order); report: called after each part of the search, and about every `SLICE`
-    seconds while it anneals; with_solver: whether the solver is used, for small problems.
+    seconds while it anneals; with_solver: whether the solver is used, for small problems; goal: as in `State`, at least the
+    longest way through the tasks of a micro-batch. The search also ends when an order reaches it, or when none can.
     """
-    state = State(problem, rank_bounds(problem))
+    state = State(problem, rank_bounds(problem), goal=goal)
     compile_loops()
     begun = time.monotonic()
 
@@ -90,12 +104,14 @@ def search(
         for name, order in known:
             if state.offer(order, name):
                 state.known = (order.makespan, name)
-            if left() <= 0:
+            if left() <= 0 or state.is_settled:
                 break
         state.offer(one_after_another(problem), "one micro-batch after another")
+        if state.is_settled:
+            return state
         for _ in _searches(state, seed, left, with_solver):
             report(state)
-            if state.is_proved or left() <= 0:
+            if state.is_settled or left() <= 0:
                 break
     except KeyboardInterrupt:
         if state.best is None:
@@ -111,13 +127,13 @@ def _searches(state: State, seed: int, left: Callable[[], float], with_solver: b
     if folded is None:
         yield from whole_turns
         return
-    half = State(folded.problem, rank_bounds(folded.problem))
+    half = State(folded.problem, rank_bounds(folded.problem), goal=state.goal)
     half.offer(one_after_another(folded.problem), "one micro-batch after another")
     half_turns = _turns(half, seed, left, with_solver=False)
     spent = [0.0, 0.0]  # seconds: on the folded problem, on the whole one
     share = FOLDED_BESIDE_SOLVER if with_solver and len(state.problem.tasks) <= solver.MOST_TASKS else FOLDED
     while left() > 0:
-        is_half = spent[0] * (1 - share) <= spent[1] * share and not half.is_proved
+        is_half = spent[0] * (1 - share) <= spent[1] * share and not half.is_settled
         begun, before = time.monotonic(), half.best
         next(half_turns if is_half else whole_turns, None)
         if half.best is not None and half.best is not before:
@@ -170,7 +186,7 @@ def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool
             solver_seconds *= 4
             if 2 * solver_seconds > left():  # too little is left for a longer turn after this one
                 solver_seconds = left()
-            solved = solver.solve(problem, state.best, state.bound, solver_seconds, seed)
+            solved = solver.solve(problem, state.best, state.bound, solver_seconds, seed, state.goal)
             state.solver_bound = max(state.solver_bound, solved.bound)
             if solved.order is not None and state.offer(solved.order, "the solver"):
                 in_vain = 0
@@ -210,12 +226,13 @@ def _annealing(state: State, order: Order, seed: int, left: Callable[[], float],
     hot, cold = HOT * unit / (2 if gentle else 1), COLD * unit
     trials = min(TRIALS, TRIALS_PER_TASK * len(t))
     done, size = 0, 20_000  # trials: those made so far, and those of the next slice
-    while done < trials and left() > 0 and not state.is_proved:
+    while done < trials and left() > 0 and not state.is_settled:
         size = min(size, trials - done)
         high, low = (hot * (cold / hot) ** (x / trials) for x in (done, done + size))
         begun = time.monotonic()
         slice_seed = seed * 1009 + done % 1009
-        order, best = anneal(state.problem, order, size, hot=high, cold=low, target=state.bound, seed=slice_seed)
+        target = max(state.bound, state.goal or 0)
+        order, best = anneal(state.problem, order, size, hot=high, cold=low, target=target, seed=slice_seed)
         yield best
         done += size
         taken = max(1e-6, time.monotonic() - begun)

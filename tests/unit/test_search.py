@@ -10,6 +10,7 @@ from itertools import pairwise, permutations, product
 import pytest
 
 from chimerac.compiler.search.bounds import rank_bounds
+from chimerac.compiler.search.least_memory import Levels, least_memory
 from chimerac.compiler.search.orders import search
 from chimerac.compiler.search.problem import Pipe, Problem
 from tests.helpers_search import two_pipes
@@ -107,6 +108,31 @@ def test_the_search_proves_the_optimum_that_brute_force_finds(seed: int) -> None
     assert state.best is not None
     assert max(b.value for b in rank_bounds(problem)) <= optimum
     assert (state.best.makespan, state.bound, state.is_proved) == (optimum, optimum, True)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_search_proves_the_least_memory_that_brute_force_finds(seed: int) -> None:
+    """Each rank holds something besides activations, which counts too.
+
+    Where tasks take no time the solver may prove too little. It then allows more than a limit at a single instant.
+    """
+    r, problem = random.Random(seed), tiny(seed)
+    levels = Levels(problem, aside=(r.randint(0, 4), r.randint(0, 4)))
+    makespan = least_makespan(problem) + r.choice([0, 0, 1, 3])
+    highest = max(x + a for x, a in zip(problem.limits, levels.aside, strict=True) if x is not None)
+    least = next(x for x in range(levels.least(), highest + 1) if least_makespan(levels.problem_at(x)) <= makespan)
+    found = least_memory(levels, makespan, known=[], seconds=3, seed=seed)
+    assert found.level == least and found.ruled_out < least
+    assert found.is_proved or any(0 in column for column in problem.durations)
+    assert found.state.best is not None and found.state.best.makespan <= makespan
+    assert levels.of(found.state.best) == least
+
+
+def test_without_an_order_that_is_fast_enough_the_fastest_is_returned() -> None:
+    problem = tiny(0)
+    found = least_memory(Levels(problem, (0, 0)), least_makespan(problem) - 1, known=[], seconds=20)
+    assert found.level is None and not found.is_proved
+    assert found.state.best is not None and found.state.best.makespan == least_makespan(problem)
 
 
 @pytest.mark.parametrize(

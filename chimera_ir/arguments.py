@@ -16,8 +16,10 @@ MIN_SIMILARITY = 0.7  # of an unknown option to the option that is suggested for
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser with suggestions.
 
-    verbs: the parsers of the command's verbs, whose usage is shown too. other_options: for options that this parser does not
-    have, what to write instead, by the option's name in lower case without the dashes at its beginning.
+    Attributes:
+        verbs: the parsers of the command's verbs, whose usage is shown too.
+        other_options: for options that this parser does not have, what to write instead, by the option's name in lower case
+            without the dashes at its beginning.
     """
 
     verbs: Sequence[argparse.ArgumentParser] = ()

@@ -30,10 +30,12 @@ Amount = Annotated[int, Field(ge=0, le=2**53)]  # a number of bytes or of parame
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of a boundary value. gradient: whether a gradient of the same shape is sent back.
+    """One tensor of a boundary value.
 
-    kept: whether a layer before this boundary keeps the memory of this tensor for its backward. A stage that ends here then
-    sends a copy.
+    Attributes:
+        gradient: whether a gradient of the same shape is sent back.
+        kept: whether a layer before this boundary keeps the memory of this tensor for its backward. A stage that ends here then
+            sends a copy.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -54,5 +56,11 @@ def aligned_bytes(tensor: Tensor) -> int:
 
 
 def message_bytes(tensors: Sequence[Tensor], count: int = 1) -> int:
-    """Return the bytes of a message of `count` values. tensors: of each value. A message of a single tensor has no padding."""
+    """Return the bytes of a message of `count` values.
+
+    Args:
+        tensors: of each value.
+
+    A message of a single tensor has no padding.
+    """
     return tensors[0].bytes if len(tensors) * count == 1 else count * sum(map(aligned_bytes, tensors))

@@ -27,7 +27,8 @@ def json_lines(
 ) -> Iterator[str]:
     """Yield the JSON text of a program in pieces. The arguments are the fields of `Program` (program.py).
 
-    costs, partition: None leaves its line out.
+    Args:
+        costs, partition: None leaves its line out.
     """
     yield f'{{"format": "{FORMAT}", "version": {VERSION},\n'
     for f in fields(Header):
@@ -57,7 +58,11 @@ def _collective(i: Collective) -> str:
 
 
 def _row(row: tuple[int, ...], micro_batches: list[str], collectives: list[str]) -> str:
-    """Return the text of a row. micro_batches, collectives: the texts to which column `operand` refers."""
+    """Return the text of a row.
+
+    Args:
+        micro_batches, collectives: the texts to which column `operand` refers.
+    """
     # Written from columns, not from instruction values: a program of a million instructions is written in seconds.
     op, value, pipe, stage, operand, peer, flags = row
     template = _TEMPLATES[op]

@@ -20,7 +20,8 @@ StageCosts = Annotated[tuple[Annotated[int, Field(ge=0, le=limits.COST)], ...], 
 class Costs:
     """What a task of one micro-batch costs, stage by stage, and what a transfer between ranks costs: integers in one unit.
 
-    RECOMPUTE: the cost of running a forward again, by a task or in a backward; empty if that costs as much as the forward.
+    Attributes:
+        RECOMPUTE: the cost of running a forward again, by a task or in a backward; empty if that costs as much as the forward.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 
 def count_text(number: int, noun: str) -> str:
-    """Return a number with its noun: '1 rank', '4 ranks', '2 micro-batches'. noun: in the singular."""
+    """Return a number with its noun: '1 rank', '4 ranks', '2 micro-batches'.
+
+    Args:
+        noun: in the singular.
+    """
     if number == 1:
         return f"1 {noun}"
     if noun.endswith("y") and noun[-2] not in "aeiou":

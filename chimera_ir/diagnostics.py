@@ -18,7 +18,11 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text that findings can point into. name: its name in messages, usually a path."""
+    """A text that findings can point into.
+
+    Attributes:
+        name: its name in messages, usually a path.
+    """
 
     name: str
     text: str = field(repr=False)
@@ -49,7 +53,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A place in a source. line, column: of its first character, from 1; end_line, end_column: just after its last one."""
+    """A place in a source.
+
+    Attributes:
+        line, column: of its first character, from 1.
+        end_line, end_column: just after its last one.
+    """
 
     source: Source
     line: int
@@ -79,9 +88,14 @@ class Span:
 class Diagnostic:
     """One finding.
 
-    message: the fact, with its numbers; span: the place in the text; label: the text below this place; notes: further facts,
-    such as causes; help: one change to make. about: the rows of a program, the limit of a header, or the path to a value in a
-    file that the finding is about. A caller that knows the text behind `about` adds a span or notes.
+    Attributes:
+        message: the fact, with its numbers.
+        span: the place in the text.
+        label: the text below this place.
+        notes: further facts, such as causes.
+        help: one change to make.
+        about: the rows of a program, the limit of a header, or the path to a value in a file that the finding is about. A
+            caller that knows the text behind `about` adds a span or notes.
     """
 
     code: str
@@ -94,7 +108,11 @@ class Diagnostic:
 
 
 class ChimeraError(Exception):
-    """All findings of one pass. diagnostics: at least one."""
+    """All findings of one pass.
+
+    Attributes:
+        diagnostics: at least one.
+    """
 
     def __init__(self, diagnostics: Iterable[Diagnostic]):
         self.diagnostics = tuple(diagnostics)
@@ -134,7 +152,11 @@ MAX_SHOWN = 20  # findings that are printed; the others are only counted
 
 
 def render(diagnostics: Sequence[Diagnostic], colour: bool = False) -> str:
-    """Return the findings as text. colour: with ANSI escapes."""
+    """Return the findings as text.
+
+    Args:
+        colour: with ANSI escapes.
+    """
     return "\n".join(_rendered(diagnostics, colour))
 
 

@@ -20,8 +20,10 @@ MAX_NAME = 300  # characters of a path shown
 def read(path: str | os.PathLike[str], opened: BinaryIO | None = None) -> str:
     """Return the text of a file with `\\n` line ends and without a byte order mark.
 
-    opened: the file if it is already open; `path` is then only its name in findings. Raises ChimeraError E001 if it
-    cannot be read, is larger than limits.FILE or is not UTF-8.
+    Args:
+        opened: the file if it is already open; `path` is then only its name in findings.
+
+    Raises ChimeraError E001 if it cannot be read, is larger than limits.FILE or is not UTF-8.
     """
     try:
         if opened is None and (size := _size(path)) > limits.FILE:
@@ -132,9 +134,11 @@ def check_folder(path: str | None) -> None:
 
 
 def check_not_overwritten(output: str | None, inputs: Iterable[tuple[str, str]]) -> None:
-    """Raise ChimeraError E002 if -o names a file that is read. output: the path that -o gives, or None.
+    """Raise ChimeraError E002 if -o names a file that is read.
 
-    inputs: of each file that is read, what it is, for the message, and its path.
+    Args:
+        output: the path that -o gives, or None.
+        inputs: of each file that is read, what it is, for the message, and its path.
     """
     if not output or not os.path.isfile(output):
         return
@@ -159,7 +163,11 @@ def _is_stdout(status: os.stat_result) -> bool:
 
 
 def _is_replaceable(path: str, status: os.stat_result | None) -> bool:
-    """Return whether a new file may replace the one at a path. status: that of the path; None if there is no file yet."""
+    """Return whether a new file may replace the one at a path.
+
+    Args:
+        status: that of the path; None if there is no file yet.
+    """
     if status is None:
         return os.path.basename(path) not in ("", ".", "..")
     if not (stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and os.access(path, os.W_OK)):

@@ -26,7 +26,12 @@ Parameters = Annotated[Mapping[Name, Number], Field(max_length=limits.NAMES)]
 
 @dataclass(frozen=True, slots=True)
 class Pipe:
-    """One directed copy of the model. placement: stage -> rank (of one replica); micro_batches: ids, sorted on creation."""
+    """One directed copy of the model.
+
+    Attributes:
+        placement: stage -> rank (of one replica).
+        micro_batches: ids, sorted on creation.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: Name
@@ -40,7 +45,11 @@ class Pipe:
 
 @dataclass(frozen=True, slots=True)
 class Tied:
-    """Parameters that several stages share, synchronized as one group. stages: sorted on creation, each once."""
+    """Parameters that several stages share, synchronized as one group.
+
+    Attributes:
+        stages: sorted on creation, each once.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: Name
@@ -55,10 +64,13 @@ class Tied:
 class Header:
     """The sizes, placements and limits of a program, against which its streams are verified.
 
-    width: the number of data-parallel replicas; ranks, micro_batches: of one replica; window: sends of a channel that may be
-    incomplete; machine: the one for which the program is verified to terminate (docs/semantics.md); micro_batch_size:
-    numerator and denominator of the size of a micro-batch, as a fraction of the size that a run is given; limits: bounds per
-    rank, by name.
+    Attributes:
+        width: the number of data-parallel replicas.
+        ranks, micro_batches: of one replica.
+        window: sends of a channel that may be incomplete.
+        machine: the one for which the program is verified to terminate (docs/semantics.md).
+        micro_batch_size: numerator and denominator of the size of a micro-batch, as a fraction of the size that a run is given.
+        limits: bounds per rank, by name.
 
     A header, a pipe and a set of tied parameters raise ValueError for a name that the forms of a program cannot hold.
     """
@@ -86,7 +98,10 @@ class Header:
             check_name("a limit", name)
 
     def samples(self, micro_batch: int) -> int:
-        """Return how many samples one micro-batch of the program has. micro_batch: the --micro-batch that the run is given.
+        """Return how many samples one micro-batch of the program has.
+
+        Args:
+            micro_batch: the --micro-batch that the run is given.
 
         Raises ChimeraError E804 if the result is not an integer.
         """

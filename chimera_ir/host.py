@@ -22,8 +22,12 @@ def processors() -> int:
 def cgroups(controller: str) -> list[tuple[Path, int]]:
     """Return the folders of the cgroups that may limit this process, each with its version of cgroups, 1 or 2.
 
-    There are none on a system without cgroups. controller: what they limit, such as "memory". The names of a folder's files
-    differ between the versions.
+    There are none on a system without cgroups.
+
+    Args:
+        controller: what they limit, such as "memory".
+
+    The names of a folder's files differ between the versions.
     """
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()

@@ -55,7 +55,11 @@ STRICT: ConfigDict = {"extra": "forbid", "strict": True}
 
 
 def check_name(of: str, name: str) -> None:
-    """Raise ValueError for a name that the forms of a program cannot hold. of: what it names, for the message."""
+    """Raise ValueError for a name that the forms of a program cannot hold.
+
+    Args:
+        of: what it names, for the message.
+    """
     if not NAME.fullmatch(name):
         expected = "1 to 64 ASCII letters, digits or _, not starting with a digit"
         expected += "; a number of at most 9 digits in brackets may follow"
@@ -66,7 +70,8 @@ def check_name(of: str, name: str) -> None:
 class Task:
     """A computation of one stage for one micro-batch or a group of them; the common fields of the five classes below.
 
-    overlap: a runtime may fuse this task with the next task of the stream (DualPipe's pairs).
+    Attributes:
+        overlap: a runtime may fuse this task with the next task of the stream (DualPipe's pairs).
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -78,7 +83,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Fwd(Task):
-    """Forward. recompute: keep only the stage's input; a `Recompute` or the backward runs the forward again."""
+    """Forward.
+
+    Attributes:
+        recompute: keep only the stage's input; a `Recompute` or the backward runs the forward again.
+    """
 
     letter: ClassVar[str] = "F"
     op: Literal["FWD"] = field(default="FWD", kw_only=True)
@@ -119,7 +128,12 @@ class Recompute(Task):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Post a value to `peer`. stage: the consumer's; peer: a global rank."""
+    """Post a value to `peer`.
+
+    Attributes:
+        stage: the consumer's.
+        peer: a global rank.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     arrow: ClassVar[str] = "->"
@@ -133,7 +147,12 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Recv:
-    """Post a receive of a value from `peer`. stage: the consumer's; peer: a global rank."""
+    """Post a receive of a value from `peer`.
+
+    Attributes:
+        stage: the consumer's.
+        peer: a global rank.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     arrow: ClassVar[str] = "<-"
@@ -149,7 +168,9 @@ class Recv:
 class AllReduce:
     """Sum the gradient of a parameter group over the global ranks that hold it.
 
-    group: "stage S" or the name of a set of tied parameters; stage: S, or the lowest stage of the set.
+    Attributes:
+        group: "stage S" or the name of a set of tied parameters.
+        stage: S, or the lowest stage of the set.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -161,7 +182,11 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Free the buffer of a received value here, instead of right after its last consumer. stage: the consumer's."""
+    """Free the buffer of a received value here, instead of right after its last consumer.
+
+    Attributes:
+        stage: the consumer's.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     value: ValueName
@@ -182,8 +207,9 @@ FIELDS = ("value", "group", "pipe", "stage", "micro_batches", "peer", "ranks", "
 class Form:
     """An operation, its class, and the names of its fields in the order of `FIELDS`.
 
-    letter: of a task, in schedules and drawings; empty for other operations. arrow: what precedes the peer of a transfer in the
-    text form; empty for other operations.
+    Attributes:
+        letter: of a task, in schedules and drawings; empty for other operations.
+        arrow: what precedes the peer of a transfer in the text form; empty for other operations.
     """
 
     op: Op

@@ -27,8 +27,11 @@ _ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)
 class Kind:
     """A kind of file.
 
-    what: its name in messages; format, version: the values of these fields in a file; codes: for a text that is not JSON, for
-    a file of another kind or version, and for a wrong field; help: how to get such a file.
+    Attributes:
+        what: its name in messages.
+        format, version: the values of these fields in a file.
+        codes: for a text that is not JSON, for a file of another kind or version, and for a wrong field.
+        help: how to get such a file.
     """
 
     what: str
@@ -41,7 +44,8 @@ class Kind:
 def not_json(kind: Kind, part: Excerpt, error: json.JSONDecodeError | None = None) -> ChimeraError:
     """Return the finding about a text that is not JSON, or that is JSON which this project does not read (`_outside_limits`).
 
-    error: what scanning.py has raised for the text; None if pydantic has rejected it: the text is then decoded here.
+    Args:
+        error: what scanning.py has raised for the text; None if pydantic has rejected it: the text is then decoded here.
     """
     name = part.source.name
     try:
@@ -87,7 +91,8 @@ def _outside_limits(text: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
 class _ObjectError(ValueError):
     """An object is rejected: it has too many fields, has a field twice, or holds too many values.
 
-    max_fields: the most fields that an object may have; None if it holds too many values.
+    Attributes:
+        max_fields: the most fields that an object may have; None if it holds too many values.
     """
 
     def __init__(self, max_fields: int | None = None) -> None:
@@ -100,7 +105,10 @@ class _Objects:
 
     Two fields of one name are rejected: parsers differ in which of them they keep. A large object is rejected too, unless it is
     the last one to end, as the outermost object is: if a field were missing in it, pydantic would convert all of it to Python
-    values. keys: the names of the fields of the object that ended last; at the end of the text, those of the outermost object.
+    values.
+
+    Attributes:
+        keys: the names of the fields of the object that ended last; at the end of the text, those of the outermost object.
     """
 
     def __init__(self) -> None:
@@ -145,8 +153,11 @@ def check_objects(kind: Kind, part: Excerpt, path: Path, known: set[str], requir
     """Raise ChimeraError for objects that pydantic should not parse. A text that is not JSON is left to pydantic.
 
     In a long text, missing and unknown fields of the outermost object are reported here: pydantic would convert the whole text
-    to Python values. path: where this part is in the file, for findings; known, required: the names of the outermost object's
-    fields; if `known` is empty, no field is unknown or missing.
+    to Python values.
+
+    Args:
+        path: where this part is in the file, for findings.
+        known, required: the names of the outermost object's fields; if `known` is empty, no field is unknown or missing.
     """
     objects, name = _Objects(), part.source.name
     try:

@@ -82,8 +82,11 @@ def program_to_json(program: Program) -> str:
 def program_from_json(text: str, name: str = "<json>") -> Program:
     """Return the program that a JSON text holds. Its streams are not verified yet.
 
-    name: the name of the text in messages. Raises ChimeraError: E601 not JSON, E602 not a chimera program of version 1,
-    E603 a field that is missing, unknown or out of range, E604 sizes beyond the limits.
+    Args:
+        name: the name of the text in messages.
+
+    Raises ChimeraError: E601 not JSON, E602 not a chimera program of version 1, E603 a field that is missing, unknown or out of
+    range, E604 sizes beyond the limits.
     """
     source = Source(name, text)
     if len(text) > limits.FILE:
@@ -100,9 +103,13 @@ def program_from_json(text: str, name: str = "<json>") -> Program:
 
 
 def program_from(header: Excerpt, streams: Streams, found: Sequence[Diagnostic]) -> Program:
-    """Return the program of a header and its streams. header: the JSON text of a program without instructions.
+    """Return the program of a header and its streams.
 
-    found: findings about the streams; findings about the header come before them. Raises ChimeraError as `program_from_json`.
+    Args:
+        header: the JSON text of a program without instructions.
+        found: findings about the streams; findings about the header come before them.
+
+    Raises ChimeraError as `program_from_json`.
     """
     name = header.source.name
     if len(header.text) > limits.HEADER:
@@ -127,7 +134,10 @@ def program_from(header: Excerpt, streams: Streams, found: Sequence[Diagnostic])
 
 
 def read_instruction(part: Excerpt, rank: int, number: int) -> Instruction:
-    """Return the instruction that a JSON text holds. rank, number: its place in the file, for findings.
+    """Return the instruction that a JSON text holds.
+
+    Args:
+        rank, number: its place in the file, for findings.
 
     Raises ChimeraError: E601 not JSON, E603 a wrong field, E604 a text that is too long.
     """
@@ -144,9 +154,13 @@ _ITEM = re.compile(rf"({{[^{{}}]{{0,{limits.INSTRUCTION}}}}})[ \t\n\r]*([],])[ \
 class StreamsParser:
     """Parses the streams of a JSON text one instruction at a time, so that few of them are in memory as Python values.
 
-    begin: the position of their list. streams: the instructions; end: the position after the list; found: findings about the
-    first wrong instruction or stream. Raises ChimeraError E601 and E604 for other defects, JSONDecodeError where the list of
-    streams is not JSON.
+    Attributes:
+        begin: the position of their list.
+        streams: the instructions.
+        end: the position after the list.
+        found: findings about the first wrong instruction or stream.
+
+    Raises ChimeraError E601 and E604 for other defects, JSONDecodeError where the list of streams is not JSON.
     """
 
     def __init__(self, source: Source, begin: int) -> None:

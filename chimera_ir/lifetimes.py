@@ -49,8 +49,10 @@ ACTIVATIONS = (Kind.KEPT, Kind.FOR_INPUT, Kind.FOR_BOTH, Kind.FOR_WEIGHT, Kind.F
 class Lifetimes:
     """What is held, as columns of equal length: each entry is held while rows `allocated` to `freed` run, both included.
 
-    stage: of an activation or a workspace; of a value, that of its consumer. count: the number of values of a message, the Run
-    of a workspace, else 1. freed: the row after the stream's last for what is freed at the end of the iteration.
+    Attributes:
+        stage: of an activation or a workspace; of a value, that of its consumer.
+        count: the number of values of a message, the Run of a workspace, else 1.
+        freed: the row after the stream's last for what is freed at the end of the iteration.
     """
 
     kind: Ints
@@ -64,7 +66,12 @@ class Lifetimes:
     def of(
         kind: Kind, stage: Ints, allocated: Ints, freed: Ints, value: Value = Value.act, count: Ints | None = None
     ) -> Lifetimes:
-        """Return entries of one kind. value: of all of them; not used for activations and workspaces. count: None for 1."""
+        """Return entries of one kind.
+
+        Args:
+            value: of all of them; not used for activations and workspaces.
+            count: None for 1.
+        """
         same = [np.full(len(allocated), x, np.int64) for x in (kind, value)]
         return Lifetimes(
             same[0], same[1], stage, np.ones(len(allocated), np.int64) if count is None else count, allocated, freed
@@ -176,7 +183,8 @@ def lifetimes(program: Program) -> Lifetimes:
 def held(program: Program, lives: Lifetimes, amounts: Amounts) -> Amounts:
     """Return, for each row of the program, the sum of the amounts that its rank holds while the row runs.
 
-    amounts: one for each entry of `lives`.
+    Args:
+        amounts: one for each entry of `lives`.
     """
     ends = program.offsets[1:][program.rank_of[lives.allocated]]
     change = np.zeros(len(program) + 1, amounts.dtype)
@@ -225,7 +233,11 @@ def activation_bytes(kept: Any, split_kept: Any, weight_kept: Any, least: Callab
 
 
 def boundary_of(value: Value, stage: int) -> int:
-    """Return the stage whose output is this act, or has this grad as its gradient. stage: the consumer's."""
+    """Return the stage whose output is this act, or has this grad as its gradient.
+
+    Args:
+        stage: the consumer's.
+    """
     return stage - 1 if value == Value.act else stage
 
 

@@ -13,7 +13,11 @@ PROCESSES: Machine = "window"  # the machine of ranks that are processes (docs/s
 
 
 def machine_name(machine: Machine, window: int) -> str:
-    """Return the name of a machine in messages. window: sends of a channel that may be incomplete."""
+    """Return the name of a machine in messages.
+
+    Args:
+        window: sends of a channel that may be incomplete.
+    """
     return f"window({window})" if machine == "window" else machine
 
 

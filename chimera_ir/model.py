@@ -43,12 +43,19 @@ LayerName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\p{C
 class Layer:
     """What one layer needs: its weights, and memory for one micro-batch.
 
-    parameters: how many it has. weight_bytes: of its parameters and buffers. kept_bytes: what its forward keeps for a full
-    backward (B); split_kept_bytes: what its forward keeps for the input gradient (I), if the backward is split;
-    weight_kept_bytes: what the weight gradient (W) still needs after I. These three do not count what `Shared` counts, nor the
-    layer's input, which is a value; but they count the input of the first layer, which is samples. boundary: the tensors of the
-    layer's output; cost: of its forward, in one unit for all layers. gradient_bytes: of its parameters' gradients. peaks: the
-    most that it makes and holds at one moment (chimera_ir/workspace.py).
+    Attributes:
+        parameters: how many it has.
+        weight_bytes: of its parameters and buffers.
+        kept_bytes: what its forward keeps for a full backward (B).
+        split_kept_bytes: what its forward keeps for the input gradient (I), if the backward is split.
+        weight_kept_bytes: what the weight gradient (W) still needs after I.
+        boundary: the tensors of the layer's output.
+        cost: of its forward, in one unit for all layers.
+        gradient_bytes: of its parameters' gradients.
+        peaks: the most that it makes and holds at one moment (chimera_ir/workspace.py).
+
+    These three do not count what `Shared` counts, nor the layer's input, which is a value; but they count the input of the
+    first layer, which is samples.
 
     If split_kept_bytes is None, it equals kept_bytes. If gradient_bytes is None, it equals weight_bytes. Peaks that are None
     count as 0.
@@ -71,7 +78,8 @@ class Layer:
 class TiedLayers:
     """A parameter that several layers share. Each of these layers also counts it in its own sizes.
 
-    name: of the tied set, if the layers name it; otherwise the parameter's full name in the first of the layers.
+    Attributes:
+        name: of the tied set, if the layers name it; otherwise the parameter's full name in the first of the layers.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -88,10 +96,12 @@ class Shared:
 
     A stage counts it at most once, however many of its layers keep it.
 
-    bytes: for one micro-batch. made: the layer that has it in its output, or the first layer for an input of the model. A stage
-    that begins after this layer has it in its input, and does not count it. None for other memory, such as a field of the
-    samples: every stage whose layers keep it counts it. kept, split_kept, weight_kept: the layers that keep it for B, for I and
-    for W.
+    Attributes:
+        bytes: for one micro-batch.
+        made: the layer that has it in its output, or the first layer for an input of the model. A stage that begins after this
+            layer has it in its input, and does not count it. None for other memory, such as a field of the samples: every stage
+            whose layers keep it counts it.
+        kept, split_kept, weight_kept: the layers that keep it for B, for I and for W.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -106,7 +116,8 @@ class Shared:
 class StageSum:
     """What a stage needs for one micro-batch: the sums over its layers, and the tensors of its output (`boundary`).
 
-    workspace: bytes for each Run of chimera_ir/workspace.py, in their order.
+    Attributes:
+        workspace: bytes for each Run of chimera_ir/workspace.py, in their order.
     """
 
     layers: range
@@ -123,7 +134,11 @@ class StageSum:
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """A model as a list of layers. samples: the number of samples of the micro-batch for which all sizes were measured."""
+    """A model as a list of layers.
+
+    Attributes:
+        samples: the number of samples of the micro-batch for which all sizes were measured.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: LayerName
@@ -143,7 +158,11 @@ class ModelDescription:
         return any(layer.peaks is not None for layer in self.layers)
 
     def stage_sums(self, cut: Sequence[range]) -> tuple[StageSum, ...]:
-        """Return what each stage needs. cut: the layers of each stage, as Partition.layers (partition.py)."""
+        """Return what each stage needs.
+
+        Args:
+            cut: the layers of each stage, as Partition.layers (partition.py).
+        """
         stage_of = [n for n, ids in enumerate(cut) for _ in ids]
         kept = [x.kept_bytes for x in self.layers]
         split_kept = [split_kept_bytes(x) for x in self.layers]
@@ -176,7 +195,11 @@ class ModelDescription:
     def _workspaces(
         self, cut: Sequence[range], kept: Sequence[int], split_kept: Sequence[int], weight_kept: Sequence[int]
     ) -> list[tuple[int, ...]]:
-        """Return the workspace of each stage. kept, split_kept, weight_kept: what each layer keeps for B, for I and for W."""
+        """Return the workspace of each stage.
+
+        Args:
+            kept, split_kept, weight_kept: what each layer keeps for B, for I and for W.
+        """
         if not self.has_peaks:
             return [(0,) * len(Run)] * len(cut)
         by_stage = []
@@ -200,7 +223,10 @@ class ModelDescription:
 
 
 def in_half_precision(model: ModelDescription, dtype: Literal["bfloat16", "float16"]) -> ModelDescription:
-    """Return a description whose weights, gradients, activations and messages have a dtype of two bytes. model: in float32.
+    """Return a description whose weights, gradients, activations and messages have a dtype of two bytes.
+
+    Args:
+        model: in float32.
 
     In boundaries, tensors of other dtypes than float32 stay as they are. All numbers of bytes are halved and rounded up, also
     where they count masks and indices, which are few.
@@ -275,7 +301,10 @@ def _lines(model: ModelDescription) -> Iterator[str]:
 
 
 def model_from_json(text: str, name: str = "<json>") -> ModelDescription:
-    """Return the model description that a JSON text holds. name: the name of the text in messages.
+    """Return the model description that a JSON text holds.
+
+    Args:
+        name: the name of the text in messages.
 
     Raises ChimeraError: E701 not JSON, E702 not a chimera model of version 1, E703 a field that is missing, unknown or
     out of range, a layer that does not exist, or a tied set that names a layer twice, E704 a text that is too long.

@@ -9,7 +9,10 @@ def number_text(value: Fraction | float, digits: int = 4, flags: str = "") -> st
     """Return an integer as it is, and any other number rounded to `digits` significant digits.
 
     But a number with that many digits or more before its decimal point is rounded to an integer, and has no exponent.
-    value: finite. flags: of Python's format: `+` for a sign also of positive numbers, `,` between thousands, or both.
+
+    Args:
+        value: finite.
+        flags: of Python's format: `+` for a sign also of positive numbers, `,` between thousands, or both.
     """
     exact = Fraction(value)
     if exact.denominator == 1:

@@ -40,8 +40,12 @@ LayerEnd = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
 class Partition:
     """The layers of each stage of a model.
 
-    model: the model's name; stages: for each stage its first layer and the one after its last. There is at least one stage.
-    The stages have the layers from 0 on, in order, and each has at least one. Raises ValueError otherwise.
+    Attributes:
+        model: the model's name.
+        stages: for each stage its first layer and the one after its last. There is at least one stage. The stages have the
+            layers from 0 on, in order, and each has at least one.
+
+    Raises ValueError otherwise.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -114,7 +118,13 @@ def partition_to_json(partition: Partition) -> str:
 
 
 def partition_from_json(text: str, name: str = "<json>") -> Partition:
-    """Return the partition that a JSON text holds. name: of the text in messages. Raises ChimeraError E707."""
+    """Return the partition that a JSON text holds.
+
+    Args:
+        name: of the text in messages.
+
+    Raises ChimeraError E707.
+    """
     if len(text) > limits.HEADER:
         raise refuse("E707", f"{name} has {len(text)} characters, a partition at most {limits.HEADER}")
     file = read_json(_adapter(), _KIND, text, name)
@@ -142,7 +152,10 @@ def split_by_counts(model: str, layers: int, counts: Sequence[int], stages: int)
 def balanced(description: ModelDescription, stages: int, costs: Sequence[int] | None = None) -> Partition:
     """Return the balanced partition of a model into this number of stages. `cut` defines what is balanced.
 
-    costs: one for each layer; None for those of the description. Raises ChimeraError E705 for more stages than layers.
+    Args:
+        costs: one for each layer; None for those of the description.
+
+    Raises ChimeraError E705 for more stages than layers.
     """
     check_layers(description.name, len(description.layers), stages)
     ranges = cut([layer.cost for layer in description.layers] if costs is None else costs, stages)
@@ -150,7 +163,11 @@ def balanced(description: ModelDescription, stages: int, costs: Sequence[int] | 
 
 
 def check_layers(model: str, layers: int, stages: int, deeper: str = "a deeper model") -> None:
-    """Raise ChimeraError E705 unless a model has a layer for each stage. deeper: words for a model with more layers."""
+    """Raise ChimeraError E705 unless a model has a layer for each stage.
+
+    Args:
+        deeper: words for a model with more layers.
+    """
     if stages > layers:
         raise refuse(
             "E705",

@@ -37,10 +37,12 @@ KEEPS = ("kept", "split_kept", "weight_kept")  # the fields of `Shared` that lis
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The description of a preset for every size. layers, tied: as in the file.
+    """The description of a preset for every size.
 
-    samples, seq_len: the sizes that are used by default; seq_len is None for other data than text. positions: the length of
-    the longest sequence; None where every length is possible.
+    Attributes:
+        layers, tied: as in the file.
+        samples, seq_len: the sizes that are used by default; seq_len is None for other data than text.
+        positions: the length of the longest sequence; None where every length is possible.
     """
 
     name: str
@@ -53,8 +55,9 @@ class Preset:
     def description(self, samples: int, seq_len: int | None = None, blocks: int | None = None) -> ModelDescription:
         """Return the description for micro-batches of `samples` samples.
 
-        seq_len: None for that of the preset. blocks: the number of layers whose names have a number; None for that of the
-        preset.
+        Args:
+            seq_len: None for that of the preset.
+            blocks: the number of layers whose names have a number; None for that of the preset.
 
         Raises ChimeraError: E801 where the model cannot have this number of blocks, E821 for a sequence that is too long.
         """

@@ -85,7 +85,11 @@ class AllReduceTime:
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes:
-    """What a layer holds besides activations. optimizer_bytes: the state of the optimizer that the profile names."""
+    """What a layer holds besides activations.
+
+    Attributes:
+        optimizer_bytes: the state of the optimizer that the profile names.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: LayerName
@@ -99,8 +103,12 @@ class LayerBytes:
 class LayerTimes:
     """Seconds of one layer for one micro-batch, and the bytes that its forward keeps for a full backward (activation_bytes).
 
-    backward_s: of a full backward; input_s, weight_s: of the halves of a split one; recompute_s: of running the forward again.
-    forward_s is that of a forward before a full backward. What a forward before a split one takes longer is a part of input_s.
+    Attributes:
+        backward_s: of a full backward.
+        input_s, weight_s: of the halves of a split one.
+        recompute_s: of running the forward again. forward_s is that of a forward before a full backward.
+
+    What a forward before a split one takes longer is a part of input_s.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -112,7 +120,11 @@ class LayerTimes:
     activation_bytes: Amount
 
     def between(self, other: LayerTimes, part: float) -> LayerTimes:
-        """Return the times and bytes interpolated linearly. part: 0 for these, 1 for those of `other`."""
+        """Return the times and bytes interpolated linearly.
+
+        Args:
+            part: 0 for these, 1 for those of `other`.
+        """
         mixed = {n: (1 - part) * getattr(self, n) + part * getattr(other, n) for n in TIMES.values()}
         activations = round((1 - part) * self.activation_bytes + part * other.activation_bytes)
         return LayerTimes(**mixed, activation_bytes=activations)
@@ -144,11 +156,17 @@ class SizeTimes:
 class Profile:
     """The times and sizes of a model on given hardware.
 
-    seq_len: tokens of a sample; None for data without tokens. precision: of the computation. optimizer: the one whose state
-    `layers` counts. processes: how many busy processes shared the host during the measurement. versions: of the packages, by
-    name. source: how these figures were found. overhead: what each task takes besides its layers. sizes: sorted by their
-    samples. point_to_point: the link between two ranks. all_reduce: one entry for each number of ranks that was measured; may
-    be empty.
+    Attributes:
+        seq_len: tokens of a sample; None for data without tokens.
+        precision: of the computation.
+        optimizer: the one whose state `layers` counts.
+        processes: how many busy processes shared the host during the measurement.
+        versions: of the packages, by name.
+        source: how these figures were found.
+        overhead: what each task takes besides its layers.
+        sizes: sorted by their samples.
+        point_to_point: the link between two ranks.
+        all_reduce: one entry for each number of ranks that was measured; may be empty.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -229,7 +247,11 @@ def all_reduce_s(measured: Sequence[AllReduceTime], link: Link, ranks: int, size
 
 
 def layer_bytes(model: ModelDescription, optimizer_bytes: int) -> tuple[LayerBytes, ...]:
-    """Return what each layer of a description holds. optimizer_bytes: of the optimizer's state, per byte of a gradient."""
+    """Return what each layer of a description holds.
+
+    Args:
+        optimizer_bytes: of the optimizer's state, per byte of a gradient.
+    """
     return tuple(
         LayerBytes(x.name, x.parameters, x.weight_bytes, gradient_bytes(x), gradient_bytes(x) * optimizer_bytes)
         for x in model.layers
@@ -284,7 +306,10 @@ _NESTED = ("overhead", "layers", "sizes", "point_to_point", "all_reduce")
 
 
 def profile_from_json(text: str, name: str = "<json>") -> Profile:
-    """Return the profile that a JSON text holds. name: the name of the text in messages.
+    """Return the profile that a JSON text holds.
+
+    Args:
+        name: the name of the text in messages.
 
     Raises ChimeraError: E711 not JSON, E712 not a chimera profile of version 1, or too long, E713 a field that is
     missing, unknown or out of range, or that contradicts another one.

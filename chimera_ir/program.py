@@ -52,9 +52,13 @@ class Program:
 
     Equality ignores the costs and the partition.
 
-    offsets: stream g is rows offsets[g] .. offsets[g + 1] - 1 of `table`; micro_batch_lists: the distinct tuples of micro-batch
-    ids; collectives: the distinct instructions with a field `ranks`. The column `operand` of the table is an index into one of
-    these two (`Table`). partition: the layers of each stage; None if the program does not name them.
+    Attributes:
+        offsets: stream g is rows offsets[g] .. offsets[g + 1] - 1 of `table`.
+        micro_batch_lists: the distinct tuples of micro-batch ids.
+        collectives: the distinct instructions with a field `ranks`.
+        partition: the layers of each stage; None if the program does not name them.
+
+    The column `operand` of the table is an index into one of these two (`Table`).
     """
 
     header: Header

@@ -24,14 +24,21 @@ _NAME_PATTERNS = (f"^{NAME.pattern}$", f"^{GROUP.pattern}$")
 
 
 def read_json(adapter: TypeAdapter[T], kind: Kind, text: str, name: str) -> T:
-    """Return the value that a JSON text holds. name: of the text, in messages. Raises ChimeraError with one of `kind.codes`."""
+    """Return the value that a JSON text holds.
+
+    Args:
+        name: of the text, in messages.
+
+    Raises ChimeraError with one of `kind.codes`.
+    """
     return read_part(adapter, kind, Excerpt(text, Source(name, text)))
 
 
 def read_part(adapter: TypeAdapter[T], kind: Kind, part: Excerpt, path: Path = ()) -> T:
     """Return the value that a part of a JSON text holds. Raises ChimeraError with one of `kind.codes`.
 
-    path: where this part is in the file, for findings.
+    Args:
+        path: where this part is in the file, for findings.
     """
     schema = _schema(adapter)
     check_objects(kind, part, path, set(schema.get("properties", ())), set(schema.get("required", ())))
@@ -53,7 +60,11 @@ def _fields(schema: dict[str, Any]) -> set[str]:
 
 
 def _explain(error: ValidationError, kind: Kind, part: Excerpt, path: Path, known: set[str]) -> ChimeraError:
-    """Return the findings for pydantic's errors. known: the names of all fields of the schema (`_fields`)."""
+    """Return the findings for pydantic's errors.
+
+    Args:
+        known: the names of all fields of the schema (`_fields`).
+    """
     # pydantic converts the input of every error to Python values. For a missing field the input is the whole enclosing object.
     # So the inputs are left out for a long text.
     errors = error.errors(include_url=False, include_input=len(part.text) <= MAX_QUOTED)

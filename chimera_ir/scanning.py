@@ -25,9 +25,10 @@ _SCALAR = re.compile(r"[^\s,:\"\[\]{}]+")
 class Excerpt:
     """A JSON text that consists of parts of a source, or one that was written for lines of the compact text form.
 
-    offsets: for each part of the source, ascending, the position in this text at which it begins, and the number that is added
-    to a position in this text for the position in the source. The default is for a text that is the whole source. A text that
-    was written has none.
+    Attributes:
+        offsets: for each part of the source, ascending, the position in this text at which it begins, and the number that is
+            added to a position in this text for the position in the source. The default is for a text that is the whole source.
+            A text that was written has none.
     """
 
     text: str
@@ -80,9 +81,12 @@ def string(text: str, at: int) -> tuple[str, int]:
 def end_of(text: str, at: int, depth: int = 0) -> int:
     """Return the position after the value that begins here, or after the end of the outermost open bracket.
 
-    depth: the number of brackets that are open here; 0 if a value begins here. Only strings are checked: outside of brackets
-    any characters up to white space or a delimiter are a value. Raises JSONDecodeError if no value begins here, or if a string
-    or a bracket has no end.
+    Args:
+        depth: the number of brackets that are open here; 0 if a value begins here.
+
+    Only strings are checked: outside of brackets any characters up to white space or a delimiter are a value.
+
+    Raises JSONDecodeError if no value begins here, or if a string or a bracket has no end.
     """
     if not depth and text[at : at + 1] not in ('"', "[", "{"):
         found = _SCALAR.match(text, at)

@@ -10,9 +10,11 @@ def check_positions(
 ) -> None:
     """Raise ChimeraError E821 if a model reads more tokens of a sample than it has positions.
 
-    positions: None if every length is possible. otherwise: what to do instead of shorter samples, for the help. halves: whether
-    the encoder of the model reads the first half of a sample, and its decoder the second one. If the number of tokens is odd,
-    the last one is in no half.
+    Args:
+        positions: None if every length is possible.
+        otherwise: what to do instead of shorter samples, for the help.
+        halves: whether the encoder of the model reads the first half of a sample, and its decoder the second one. If the number
+            of tokens is odd, the last one is in no half.
     """
     read, what, factor = seq_len, f"samples of {seq_len} tokens", 1
     if halves:

@@ -25,7 +25,12 @@ _INT = {int}
 
 
 class _Shape:
-    """A `Form`, prepared for fast reading. flags: the bit of each flag; required: the number of fields that are no flags."""
+    """A `Form`, prepared for fast reading.
+
+    Attributes:
+        flags: the bit of each flag.
+        required: the number of fields that are no flags.
+    """
 
     def __init__(self, form: Form) -> None:
         self.op, self.form, self.is_task = int(form.op), form, issubclass(form.cls, Task)
@@ -124,7 +129,11 @@ class Streams:
             self._tasks += 1
 
     def _add_collective_if_valid(self, shape: _Shape, values: list[Any], given: int) -> bool:
-        """Add an instruction with `ranks` if the values of its fields are valid. given: the number of its fields in JSON."""
+        """Add an instruction with `ranks` if the values of its fields are valid.
+
+        Args:
+            given: the number of its fields in JSON.
+        """
         names = shape.form.fields
         valid = given == 1 + len(names) and all(_VALID[name](value) for name, value in zip(names, values, strict=True))
         if valid:
@@ -164,7 +173,10 @@ class Streams:
 
 
 def program_of(header: Header, streams: Iterable[Iterable[Instruction]], costs: Costs | None = None) -> Program:
-    """Return the program of these streams, one per global rank. costs: by default those of a program that names none.
+    """Return the program of these streams, one per global rank.
+
+    Args:
+        costs: by default those of a program that names none.
 
     Ids are stored as they are; the verifier checks whether they exist.
     """

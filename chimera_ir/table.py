@@ -28,7 +28,10 @@ _HAS: dict[str, Mask] = {name: np.array([name in form.fields for form in FORMS])
 class Table:
     """Instructions as columns of equal length (int64).
 
-    operand: an index into `Program.micro_batch_lists` (program.py); of an instruction with `ranks`, into `Program.collectives`.
+    Attributes:
+        operand: an index into `Program.micro_batch_lists` (program.py); of an instruction with `ranks`, into
+            `Program.collectives`.
+
     A column without a meaning for an operation is 0.
     """
 

@@ -92,8 +92,10 @@ _RANK = re.compile(rf"rank\s+({NUMBER}):\s*", re.ASCII)
 def program_from_text(text: str, name: str = "<streams>") -> Program:
     """Return the program that a compact text holds. Its streams are not verified yet.
 
-    name: the name of the text in messages. Raises ChimeraError: E602 not this format, E605 a line that cannot be parsed,
-    E603 and E604 as for JSON.
+    Args:
+        name: the name of the text in messages.
+
+    Raises ChimeraError: E602 not this format, E605 a line that cannot be parsed, E603 and E604 as for JSON.
     """
     source = Source(name, text)
     if len(text) > limits.FILE:
@@ -115,8 +117,12 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
 class _TextParser:
     """Parses a compact text line by line. Here the header includes costs and partition.
 
-    streams: the instructions; fields: those of the header, as in JSON; pipes: their numbers, by name. lines: number and text of
-    each header line, by (first word, index). The index counts the lines of pipes and those of tied sets; it is 0 for others.
+    Attributes:
+        streams: the instructions.
+        fields: those of the header, as in JSON.
+        pipes: their numbers, by name.
+        lines: number and text of each header line, by (first word, index). The index counts the lines of pipes and those of
+            tied sets; it is 0 for others.
     """
 
     def __init__(self, source: Source) -> None:
@@ -189,8 +195,10 @@ class _TextParser:
     def _read_rejected(self, number: int, start: int, part: str, fields: dict[str, Any]) -> Instruction:
         """Let pydantic read an instruction that `Streams.add_if_valid` rejected, and return it.
 
-        Raises ChimeraError with the place in the text: E603, or E604 if the JSON of the instruction is too long. start: the
-        position of `part` in its line.
+        Raises ChimeraError with the place in the text: E603, or E604 if the JSON of the instruction is too long.
+
+        Args:
+            start: the position of `part` in its line.
         """
         rank, nth = len(self.streams) - 1, self.streams.last_length
         try:

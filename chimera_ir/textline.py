@@ -25,7 +25,11 @@ _FORMS: dict[str, Form] = {form.op.name: form for form in FORMS}
 
 
 class UnreadableError(ValueError):
-    """A line cannot be parsed (E605), and the message says why. help: how to correct it."""
+    """A line cannot be parsed (E605), and the message says why.
+
+    Attributes:
+        help: how to correct it.
+    """
 
     def __init__(self, message: str, help: str = ""):
         super().__init__(message)
@@ -33,12 +37,22 @@ class UnreadableError(ValueError):
 
 
 def instruction_text(i: Instruction, pipes: tuple[str, ...]) -> str:
-    """Return the text of one instruction. pipes: the names of the program's pipes, by id."""
+    """Return the text of one instruction.
+
+    Args:
+        pipes: the names of the program's pipes, by id.
+    """
     return " ".join([i.op, *filter(None, [write(i, pipes) for write in _WRITERS[i.op]])])
 
 
 def instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:
-    """Return the fields of an instruction, as in its JSON object. pipes: numbers of pipes, by name. Raises UnreadableError."""
+    """Return the fields of an instruction, as in its JSON object.
+
+    Args:
+        pipes: numbers of pipes, by name.
+
+    Raises UnreadableError.
+    """
     op = text.split(maxsplit=1)[0] if text else ""
     found = op in _FORMS and len(text) <= limits.INSTRUCTION and _PATTERNS[op].fullmatch(text)
     if not found:
@@ -113,7 +127,11 @@ _HELP = {"value": "act", "pipe": "PIPE", "stage": "sS", "micro_batches": "mIDS",
 
 
 def _pattern(op: str, names: Collection[str], arrow: str) -> re.Pattern[str]:
-    """Return the pattern of an op with these fields. arrow: what precedes its peer; an empty text allows both arrows."""
+    """Return the pattern of an op with these fields.
+
+    Args:
+        arrow: what precedes its peer; an empty text allows both arrows.
+    """
     parts = [_PATTERN[name] for name in FIELDS if name in names and name in _PATTERN]
     flags = "|".join(name for name in FLAGS if name in names) or "(?!)"  # (?!) matches nothing
     text = rf"{op}{''.join(parts)}(?P<flags>(?:\s+(?:{flags}))*)"

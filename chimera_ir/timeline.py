@@ -18,8 +18,12 @@ COLUMNS = ("rank", "row", "start", "end")
 class Timeline:
     """Bars as columns of equal length: on global rank `rank`, row `row` of the program runs from `start` to `end`.
 
-    Times are integers; the time t is t / scale units. unit: the name of the unit, '' for the unit of costs. finish: when the
-    iteration ended, with its all-reduces; None: the timeline does not say it, and `makespan` is the end of the last bar.
+    Times are integers; the time t is t / scale units.
+
+    Attributes:
+        unit: the name of the unit, '' for the unit of costs.
+        finish: when the iteration ended, with its all-reduces; None: the timeline does not say it, and `makespan` is the end of
+            the last bar.
     """
 
     rank: Ints

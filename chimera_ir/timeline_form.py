@@ -61,7 +61,12 @@ class TimelineHead:
 
 @dataclass(frozen=True, slots=True)
 class TimelineFile:
-    """A timeline that was read. digest: of its program; name: of the file, for messages."""
+    """A timeline that was read.
+
+    Attributes:
+        digest: of its program.
+        name: of the file, for messages.
+    """
 
     timeline: Timeline
     source: TimelineSource
@@ -124,7 +129,10 @@ def timeline_to_json(program: Program, timeline: Timeline, source: TimelineSourc
 
 
 def timeline_from_json(text: str, name: str = "<json>") -> TimelineFile:
-    """Return the timeline that a JSON text holds, in time linear in its length. name: of the text, for messages.
+    """Return the timeline that a JSON text holds, in time linear in its length.
+
+    Args:
+        name: of the text, for messages.
 
     `TimelineFile.of` checks whether it belongs to a program. Raises ChimeraError: E611 not JSON, E612 not a chimera timeline of
     version 1, or too long, E613 a field that is missing, unknown or out of range, or that contradicts another one.
@@ -175,7 +183,10 @@ _LIST = re.compile(rf"\[(?:{_NUMBER.pattern}(?:,{_NUMBER.pattern})*+|[ \t\n\r]*)
 
 
 def _numbers(source: Source, column: str, begin: int, end: int) -> Ints:
-    """Return the numbers of a column. begin, end: where its JSON list is in the source.
+    """Return the numbers of a column.
+
+    Args:
+        begin, end: where its JSON list is in the source.
 
     Raises ChimeraError E613 if an item is not an integer from 0 to limits.TIME.
     """

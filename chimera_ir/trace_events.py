@@ -22,10 +22,13 @@ TASKS, COMMUNICATION = 0, 1  # thread ids of the tracks of a rank; further track
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message. sender, receiver: ranks; send, receive: rows of its SEND and its RECV.
+    """A message.
 
-    reader: the row of the first task that reads one of its values; that of the RECV if no task does. text: that of its RECV
-    without the operation, such as "act down[0] s1 m0 <- 0".
+    Attributes:
+        sender, receiver: ranks.
+        send, receive: rows of its SEND and its RECV.
+        reader: the row of the first task that reads one of its values; that of the RECV if no task does.
+        text: that of its RECV without the operation, such as "act down[0] s1 m0 <- 0".
     """
 
     sender: int
@@ -86,8 +89,9 @@ def category(i: Instruction) -> str:
 def rank_names(process: int, name: str, lanes: int = 1) -> Iterator[Event]:
     """Yield the name of a rank as a process, its place among the others, and the names of its tracks.
 
-    lanes: the number of tracks of communication, at least 1. With several, slices that overlap in time can be on
-    different tracks.
+    Args:
+        lanes: the number of tracks of communication, at least 1. With several, slices that overlap in time can be on different
+            tracks.
     """
     own: Event = {"ph": "M", "pid": process, "tid": TASKS}
     yield own | {"name": "process_name", "args": {"name": name}}
@@ -108,7 +112,12 @@ def slice_event(
 def arrow_events(
     number: int, name: str, begin: tuple[int, int, float], end: tuple[int, int, float], category: str = "message"
 ) -> Iterator[Event]:
-    """Yield the two ends of an arrow. begin, end: process, track and time, each within a slice. number: an id of its own."""
+    """Yield the two ends of an arrow.
+
+    Args:
+        begin, end: process, track and time, each within a slice.
+        number: an id of its own.
+    """
     arrow = {"name": name, "cat": category, "id": number}
     (pid, tid, ts), (other_pid, other_tid, other_ts) = begin, end
     yield {"pid": pid, "tid": tid, "ts": ts} | arrow | {"ph": "s"}
@@ -117,7 +126,11 @@ def arrow_events(
 
 
 def trace_document(program: Program, events: Iterable[Event], **more: object) -> str:
-    """Return a trace as JSON with an event on each line. more: further entries of `otherData`."""
+    """Return a trace as JSON with an event on each line.
+
+    Args:
+        more: further entries of `otherData`.
+    """
     header = program.header
     about = {"schedule": header.schedule, "parameters": dict(header.parameters), "digest": program.digest, **more}
     lines = ",\n".join(json.dumps(event) for event in events)

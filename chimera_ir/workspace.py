@@ -28,8 +28,13 @@ Bytes = npt.NDArray[Any]  # Python integers, or floats
 class Peaks:
     """The most bytes that a layer makes and holds at one moment, for one micro-batch, without its input.
 
-    forward: with autograd; no_graph: a forward without autograd. backward: beyond what it held when the backward began; input,
-    weight: the same for the two halves of a split backward. The gradient of the layer's output is not counted.
+    Attributes:
+        forward: with autograd.
+        no_graph: a forward without autograd.
+        backward: beyond what it held when the backward began.
+        input, weight: the same for the two halves of a split backward.
+
+    The gradient of the layer's output is not counted.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -43,9 +48,12 @@ class Peaks:
 class Run(IntEnum):
     """What a task runs.
 
-    NO_GRAPH: a forward without autograd: one that is run again later, or one of an evaluation. RECOMPUTE: the task RECOMPUTE,
-    which runs a forward again. RECOMPUTED_BACKWARD, RECOMPUTED_INPUT: a backward that itself runs its forward again first.
-    INPUT, WEIGHT: the two halves of a split backward. SPLIT_FORWARD, SPLIT_RECOMPUTE: a forward for a split backward.
+    Attributes:
+        NO_GRAPH: a forward without autograd: one that is run again later, or one of an evaluation.
+        RECOMPUTE: the task RECOMPUTE, which runs a forward again.
+        RECOMPUTED_BACKWARD, RECOMPUTED_INPUT: a backward that itself runs its forward again first.
+        INPUT, WEIGHT: the two halves of a split backward.
+        SPLIT_FORWARD, SPLIT_RECOMPUTE: a forward for a split backward.
     """
 
     FORWARD = 0
@@ -66,12 +74,18 @@ class Sizes:
 
     Arrays of two axes are for all ranges of layers: axis 0 is the first layer of the range, axis 1 the layer.
 
-    kept, split_kept, weight_kept: one number more than layers. Number k is what the stage's layers before layer k keep in all:
-    for a full backward, for the input half of a split one, and after that for the weight half.
-    inputs: the tensors of the layer's input that none of the layers before it keeps. all_inputs: the whole input of the layer.
+    Attributes:
+        kept, split_kept, weight_kept: one number more than layers. Number k is what the stage's layers before layer k keep in
+            all: for a full backward, for the input half of a split one, and after that for the weight half.
+        inputs: the tensors of the layer's input that none of the layers before it keeps.
+        all_inputs: the whole input of the layer.
+        gradients: of the layer's output.
+        peaks: by the fields of Peaks.
+        output: what a stage that ends with the layer passes on.
+        input_gradient: the gradient that the stage passes back.
+        outside: minus infinity for a layer before the stage, 0 for others.
+
     Both are 0 for the stage's first layer, whose input the rule of buffers counts.
-    gradients: of the layer's output. peaks: by the fields of Peaks. output: what a stage that ends with the layer passes on.
-    input_gradient: the gradient that the stage passes back. outside: minus infinity for a layer before the stage, 0 for others.
     """
 
     kept: Bytes
@@ -124,8 +138,9 @@ def _most(of_layers: Bytes) -> Bytes:
 def _backward(of_layers: Bytes, gradients: Bytes) -> Bytes:
     """Return the most that the backwards of a stage's layers hold, by the last layer of the stage.
 
-    of_layers: while each layer's backward runs, without the gradient of its output, which is added here. That of the stage's
-    last layer is not added: the rule of buffers counts it.
+    Args:
+        of_layers: while each layer's backward runs, without the gradient of its output, which is added here. That of the
+            stage's last layer is not added: the rule of buffers counts it.
     """
     found = of_layers.copy()
     found[..., 1:] = np.maximum(found[..., 1:], _most(of_layers + gradients)[..., :-1])

@@ -55,10 +55,13 @@ def compile_schedule(
 ) -> Compiled:
     """Return the verified program of a schedule file, or of a schedule of the library by name, with the results of all passes.
 
-    parameters: values by name; the others have their defaults; width: data-parallel replicas; machine: the one on which the
-    program is proved to terminate; arrange: order its transfers and collectives for that machine; recompute: the stages that
-    keep only their inputs and run their forwards again, instead of those that the text names: 'all', 'none', a list such as
-    '0,2..5' or an iterable of numbers; None: as the text says.
+    Args:
+        parameters: values by name; the others have their defaults.
+        width: data-parallel replicas.
+        machine: the one on which the program is proved to terminate.
+        arrange: order its transfers and collectives for that machine.
+        recompute: the stages that keep only their inputs and run their forwards again, instead of those that the text names:
+            'all', 'none', a list such as '0,2..5' or an iterable of numbers; None: as the text says.
     """
     one_of("machine", machine, MACHINES)
     return compile_source(find(schedule), *_checked_sizes(parameters, width), machine, arrange, _chosen(recompute))
@@ -74,8 +77,10 @@ def compile_text(
 ) -> Compiled:
     """Return the verified program of a schedule's text, with the results of all passes.
 
-    name: the name of the text in messages; tied: further sets of parameters that a model ties, whose names must differ from
-    those of the text's sets; the other arguments: as for `compile_schedule`.
+    Args:
+        name: the name of the text in messages.
+        tied: further sets of parameters that a model ties, whose names must differ from those of the text's sets; the other
+            arguments: as for `compile_schedule`.
     """
     return compile_source(Source(name, text), *_checked_sizes(parameters, width), recompute=_chosen(recompute), tied=tied)
 
@@ -103,8 +108,9 @@ def load_program(path: str | os.PathLike[str]) -> Program:
 def beside(simulation: Simulation, measured: Timeline) -> Beside:
     """Return a measured iteration beside the simulated one: makespan, bubbles, and how long the kinds of tasks took.
 
-    measured: a bar for every row of the program, in the order of rows, as `Pipeline.timeline` (interpreter/pipeline) and
-    `TimelineFile.of` (chimera_ir/timeline_form.py) return it.
+    Args:
+        measured: a bar for every row of the program, in the order of rows, as `Pipeline.timeline` (interpreter/pipeline) and
+            `TimelineFile.of` (chimera_ir/timeline_form.py) return it.
     """
     from chimerac.compiler.analyze import beside as module  # start-up: 8 ms, for this function only
 

@@ -42,9 +42,11 @@ def find_model(
     A text that begins with `hf:` or contains `.py:` names a model that only torch can describe. Otherwise a file that exists is
     read. Another text is a path if it has a separator or a suffix, otherwise a name; NAME/BLOCKS is a name.
 
-    micro_batch, seq_len: the sizes to describe a preset for. Without `micro_batch` it is the preset's own; without `seq_len` it
-    is `default_seq_len` if that is given, else the preset's own. samples: computes the samples of the program's micro-batches
-    from the size that the run is given; in a schedule with `size 1/2`, they are half as many.
+    Args:
+        micro_batch, seq_len: the sizes to describe a preset for. Without `micro_batch` it is the preset's own; without
+            `seq_len` it is `default_seq_len` if that is given, else the preset's own.
+        samples: computes the samples of the program's micro-batches from the size that the run is given; in a schedule with
+            `size 1/2`, they are half as many.
 
     Raises ChimeraError: E001 for a file that cannot be read, E002 for a file if `seq_len` is given or another micro-batch than
     its own, E701 to E704 for a wrong file, E801 for an unknown name, for a model that only torch can describe, or for a

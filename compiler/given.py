@@ -25,7 +25,12 @@ _NUMBER = re.compile(rf"({_DIGITS}(\.{_DIGITS})?|\.{_DIGITS})([eE][+-]?[0-9]{{1,
 
 @dataclass(frozen=True, slots=True)
 class StageChoice:
-    """Some stages of a schedule, chosen by a caller. text: the choice in messages; ranges: of stages; None for all stages."""
+    """Some stages of a schedule, chosen by a caller.
+
+    Attributes:
+        text: the choice in messages.
+        ranges: of stages; None for all stages.
+    """
 
     text: str
     ranges: tuple[range, ...] | None
@@ -44,7 +49,8 @@ class StageChoice:
 def stage_choice(given: str | Iterable[int]) -> StageChoice:
     """Return the stages that are to recompute. Raises ChimeraError E002.
 
-    given: 'all', 'none', a list as text such as '0,2..5', or the numbers of stages.
+    Args:
+        given: 'all', 'none', a list as text such as '0,2..5', or the numbers of stages.
     """
     expected = "give all, none, or a list of stages such as 0,2..5, where 2..5 includes 5"
     if not isinstance(given, str):
@@ -66,13 +72,20 @@ def stage_choice(given: str | Iterable[int]) -> StageChoice:
 
 
 def whole_numbers(what: str, given: object) -> dict[str, int]:
-    """Return integers by name, from integers of any type. what: the word for one in messages, such as 'parameter'."""
+    """Return integers by name, from integers of any type.
+
+    Args:
+        what: the word for one in messages, such as 'parameter'.
+    """
     by_name = _by_name(f"{what}s", given, "{'N': 4}")
     return {name: whole_number(f"{what} {name}", value) for name, value in by_name.items()}
 
 
 def whole_number(what: str, value: object) -> int:
-    """Return an integer, from any integer type. what: its name in messages.
+    """Return an integer, from any integer type.
+
+    Args:
+        what: its name in messages.
 
     Raises ChimeraError E002 for an integer of more than SHOWN digits, and for anything else, also for a bool or a float.
     """
@@ -101,14 +114,22 @@ def costs_from(given: object) -> dict[str, Fraction]:
 def cost_from_text(name: str, text: str, option: str = "") -> Fraction:
     """Return the cost that a text gives, such as the 0.5 of --cost hop=0.5.
 
-    option: what messages write before the text, if it is not `--cost NAME=`. Raises ChimeraError E002.
+    Args:
+        option: what messages write before the text, if it is not `--cost NAME=`.
+
+    Raises ChimeraError E002.
     """
     is_number = _NUMBER.fullmatch(text) and not re.search(r"/0+$", text)  # no division by zero
     return _cost(f"{option} {text}" if option else f"--cost {name}={text}", name, Fraction(text) if is_number else None)
 
 
 def _cost(given: str, name: str, cost: Fraction | None) -> Fraction:
-    """Return a cost if it is allowed. given: what the caller wrote, for messages. cost: None if that is no number."""
+    """Return a cost if it is allowed.
+
+    Args:
+        given: what the caller wrote, for messages.
+        cost: None if that is no number.
+    """
     if name not in COSTS:
         raise refuse("E002", f"{given}: there is no cost '{name}'", help=did_you_mean(name, COSTS))
     if cost is None or cost < 0:
@@ -141,7 +162,12 @@ def _fraction(value: object) -> Fraction | None:
 
 
 def _by_name(what: str, given: object, example: str) -> Mapping[str, object]:
-    """Return values that must be given by name. what: what they are called in messages; example: how they are written."""
+    """Return values that must be given by name.
+
+    Args:
+        what: what they are called in messages.
+        example: how they are written.
+    """
     if not isinstance(given, Mapping):
         raise refuse("E002", f"{what} are given by name, as in {example}, and not as {shown(given)}")
     for name in given:

@@ -24,7 +24,12 @@ MIN_COLUMNS = 24  # the narrowest width in which titles are wrapped
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One schedule of the library. title, source: from the comment of its file; parameters: as text, with their defaults."""
+    """One schedule of the library.
+
+    Attributes:
+        title, source: from the comment of its file.
+        parameters: as text, with their defaults.
+    """
 
     name: str
     title: str
@@ -52,7 +57,10 @@ def entries() -> Iterator[Entry]:
 
 
 def library_table(columns: int | None = None) -> str:
-    """Return the library as a table in text. columns: its greatest width; None for any.
+    """Return the library as a table in text.
+
+    Args:
+        columns: its greatest width; None for any.
 
     If one line for each schedule would be too wide, titles and sources are wrapped: beside names and parameters if MIN_COLUMNS
     are left for them, else below the names, and so are the parameters.
@@ -93,7 +101,11 @@ def _path_of(name: str) -> str:
 
 
 def _suggestion(name: str, others: Iterable[str]) -> str:
-    """Return help for a name that is unknown. others: words of the command line that may have been meant."""
+    """Return help for a name that is unknown.
+
+    Args:
+        others: words of the command line that may have been meant.
+    """
     near = did_you_mean(name, [*names(), *others])
     return near if near.startswith("did you mean") else did_you_mean(name, names())  # without a similar word: known schedules
 
@@ -107,7 +119,10 @@ def _files_beside(path: Path) -> list[Path]:
 
 
 def find(name_or_path: str | os.PathLike[str], others: Iterable[str] = ()) -> Source:
-    """Return the text of a file, or of the library's schedule of that name. others: further words that may have been meant.
+    """Return the text of a file, or of the library's schedule of that name.
+
+    Args:
+        others: further words that may have been meant.
 
     NAME, NAME.sched and schedules/NAME.sched select the library's file if there is no such file, so that commands work outside
     the checkout. Findings then name the path of the library's file.

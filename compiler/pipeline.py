@@ -42,7 +42,11 @@ from chimerac.compiler.verify import verify
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The results of all passes of a compilation, in order. ordered: the program of tasks, before it is lowered."""
+    """The results of all passes of a compilation, in order.
+
+    Attributes:
+        ordered: the program of tasks, before it is lowered.
+    """
 
     schedule: Schedule
     spec: Spec
@@ -63,10 +67,14 @@ def compile_source(
 ) -> Compiled:
     """Return the verified program of a schedule's text, with the results of all passes.
 
-    machine: the one on which the program is proved to terminate; arrange: order its transfers and collectives for that machine;
-    recompute: the stages whose forwards are run again, in the place of those of the text; None: as the text says. budget: how
-    many operations the compilation may take; None: `chimera_ir.limits.WORK`. Trials of changed texts have separate budgets.
-    tied: further sets of parameters that a model ties; their names must differ from those of the text's sets.
+    Args:
+        machine: the one on which the program is proved to terminate.
+        arrange: order its transfers and collectives for that machine.
+        recompute: the stages whose forwards are run again, in the place of those of the text; None: as the text says.
+        budget: how many operations the compilation may take; None: `chimera_ir.limits.WORK`.
+        tied: further sets of parameters that a model ties; their names must differ from those of the text's sets.
+
+    Trials of changed texts have separate budgets.
 
     Raises ChimeraError with the findings of the first pass that has any.
     """

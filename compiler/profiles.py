@@ -27,9 +27,13 @@ def profile_names() -> list[str]:
 def find_profile(name_or_path: str, model: str) -> Profile:
     """Return the profile of a file, or one that comes with the project by its name or by its hardware alone.
 
-    model: a model's name, which the profile's name may leave out: for bert48, p100 is bert48-p100. A name may end in .json. A
-    file that exists is read. Another text that is not a known name is a path if it has a separator or a suffix. Raises
-    ChimeraError: E001 for a file that cannot be read, E711 to E713 for a wrong file, E716 for an unknown name.
+    Args:
+        model: a model's name, which the profile's name may leave out: for bert48, p100 is bert48-p100.
+
+    A name may end in .json. A file that exists is read. Another text that is not a known name is a path if it has a separator
+    or a suffix.
+
+    Raises ChimeraError: E001 for a file that cannot be read, E711 to E713 for a wrong file, E716 for an unknown name.
     """
     known = profile_names()
     is_file = os.path.lexists(name_or_path)

@@ -16,7 +16,9 @@ _SMALLER_HELP = "take smaller sizes or fewer replicas; docs/language.md lists th
 def check_sizes(name: str, header: Header, costs: Costs, width: int) -> None:
     """Raise ChimeraError E211 if `width` is below 1, or if a program of this header, costs and width exceeds a limit.
 
-    name: of the schedule's source. width: the number of replicas.
+    Args:
+        name: of the schedule's source.
+        width: the number of replicas.
     """
     if width < 1:
         raise refuse("E211", f"a program has at least one replica, and the width is {width}")

@@ -34,8 +34,11 @@ def expand(program: Program, rows: Ints) -> tuple[Ints, Ints]:
 class TaskIndex:
     """Rows of tasks by key = (replica x stages + stage) x micro-batches + micro-batch; -1 where there is none.
 
-    backward: the row that computes the input gradient (BWD or BWD_INPUT); weight: the weight gradient (BWD or
-    BWD_WEIGHT); recompute: the RECOMPUTE. rows, keys: each row of a task, once for each of its micro-batches, and its key.
+    Attributes:
+        backward: the row that computes the input gradient (BWD or BWD_INPUT).
+        weight: the weight gradient (BWD or BWD_WEIGHT).
+        recompute: the RECOMPUTE.
+        rows, keys: each row of a task, once for each of its micro-batches, and its key.
     """
 
     forward: Ints
@@ -136,10 +139,12 @@ def task_costs(program: Program) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When each node runs. sequence: the nodes that run, in an order that every stream and every wait agrees with.
+    """When each node runs.
 
-    stuck: of each stream that does not end, the first node that never starts. Its times, and those of all later nodes of the
-    stream, are -1.
+    Attributes:
+        sequence: the nodes that run, in an order that every stream and every wait agrees with.
+        stuck: of each stream that does not end, the first node that never starts. Its times, and those of all later nodes of
+            the stream, are -1.
     """
 
     start: Ints
@@ -150,7 +155,9 @@ class Timing:
     def timeline(self, program: Program, scale: int = 1, unit: str = "") -> Timeline:
         """Return the bars of the rows that run.
 
-        scale: the integer that stands for one unit of time; unit: the name of this unit, '' for the unit of costs.
+        Args:
+            scale: the integer that stands for one unit of time.
+            unit: the name of this unit, '' for the unit of costs.
         """
         rows = np.flatnonzero(self.end[: len(program)] >= 0)
         return Timeline(program.rank_of[rows], rows, self.start[rows], self.end[rows], scale, unit)
@@ -173,7 +180,10 @@ def total_order(program: Program, timing: Timing) -> tuple[Ints, Ints]:
     """Return the place of every row in a total order of the rows, and the row's sort key: rank x number of rows + place.
 
     Rows are ordered by the times at which they end, then as in `Timing.sequence`. Every stream and every wait agrees with this
-    order. So the sort keys ascend from row to row. timing: of a program of tasks, all of which run.
+    order. So the sort keys ascend from row to row.
+
+    Args:
+        timing: of a program of tasks, all of which run.
     """
     place_in_sequence = np.empty(len(program), np.int64)
     place_in_sequence[timing.sequence] = np.arange(len(program))
@@ -185,8 +195,11 @@ def total_order(program: Program, timing: Timing) -> tuple[Ints, Ints]:
 def earliest(program: Program, cost: Ints, edges: Edges, offsets: Ints | None = None) -> Timing:
     """Return the earliest times of all nodes: each stream runs in order, each of its nodes as soon as its waits allow.
 
-    cost: by node. offsets: the first node of each stream, and the number of nodes; by default those of the ranks. An overlapped
-    pair runs as one task: it starts when both could, and ends after both costs.
+    Args:
+        cost: by node.
+        offsets: the first node of each stream, and the number of nodes; by default those of the ranks.
+
+    An overlapped pair runs as one task: it starts when both could, and ends after both costs.
     """
     cost, edges = _with_fused_pairs(program, cost, edges)
     offsets = program.offsets if offsets is None else offsets

@@ -28,8 +28,9 @@ class InterpreterError(Exception):
 class PeerLostError(InterpreterError):
     """Another rank has failed or ended, cannot be reached, does not answer, or was waited for too long.
 
-    peer_ended: a connection was closed. The launcher, or the rank that ended, may then report why that rank ended. hanging: the
-    ids of the processes of ranks on this host that do not answer.
+    Attributes:
+        peer_ended: a connection was closed. The launcher, or the rank that ended, may then report why that rank ended.
+        hanging: the ids of the processes of ranks on this host that do not answer.
     """
 
     def __init__(self, message: str, peer_ended: bool = False, hanging: Sequence[int] = ()) -> None:
@@ -44,9 +45,12 @@ class StuckError(InterpreterError):
 class RankError(InterpreterError):
     """An instruction of one rank failed, or its epilogue.
 
-    number: of the instruction in the rank's stream; None in the epilogue. text: of the instruction, or `epilogue`. name: what
-    the message calls the rank; by default `rank` and its number. place: name, number and text, as one text. cause: the error
-    itself; its class decides whether the message has a traceback.
+    Attributes:
+        number: of the instruction in the rank's stream; None in the epilogue.
+        text: of the instruction, or `epilogue`.
+        name: what the message calls the rank; by default `rank` and its number.
+        place: name, number and text, as one text.
+        cause: the error itself; its class decides whether the message has a traceback.
     """
 
     def __init__(self, rank: int, number: int | None, text: str, cause: Exception, name: str = "") -> None:

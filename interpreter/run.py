@@ -59,7 +59,11 @@ def main() -> int:
 
 
 def _settings(prints: bool) -> RunSettings:
-    """Return the settings of the command line. prints: whether this rank prints help and errors."""
+    """Return the settings of the command line.
+
+    Args:
+        prints: whether this rank prints help and errors.
+    """
     with ExitStack() as stack:
         if not prints:
             stack.enter_context(redirect_stdout(StringIO()))

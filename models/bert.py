@@ -60,7 +60,10 @@ class SelfAttention(nn.Module):
 class Block(nn.Module):
     """Attention, then two linear maps with a GELU in between. The output of each part is added to its input, then normalized.
 
-    Input and output are (b, L, width). layer: the number of this layer in the model, on which its random numbers depend.
+    Input and output are (b, L, width).
+
+    Args:
+        layer: the number of this layer in the model, on which its random numbers depend.
     """
 
     def __init__(self, sizes: Bert, layer: int, dropout: float) -> None:
@@ -110,8 +113,11 @@ def initialize(module: nn.Module) -> None:
 def bert(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
     """Return a BERT for sequences of `sequence_length` tokens.
 
-    name, vocabulary: as in `presets.sizes_of`. dropout: the probability of every dropout. Raises ChimeraError: E801 for a name
-    that is not of a BERT, E861 for a vocabulary that is too large.
+    Args:
+        name, vocabulary: as in `presets.sizes_of`.
+        dropout: the probability of every dropout.
+
+    Raises ChimeraError: E801 for a name that is not of a BERT, E861 for a vocabulary that is too large.
     """
     sizes = sizes_in(Bert, name, vocabulary)
 

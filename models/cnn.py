@@ -21,12 +21,20 @@ GROUP = 8  # channels that are normalized together
 
 
 def norm(sizes: Cnn, channels: int) -> nn.Module:
-    """Return the norm of a network of these sizes. channels: the number of channels that it normalizes."""
+    """Return the norm of a network of these sizes.
+
+    Args:
+        channels: the number of channels that it normalizes.
+    """
     return nn.BatchNorm2d(channels) if sizes.norm == "batch" else nn.GroupNorm(max(1, channels // GROUP), channels)
 
 
 def convolution(inputs: int, outputs: int, side: int = 3, stride: int = 1) -> nn.Conv2d:
-    """Return a convolution that divides the sides of the image by the stride. side: that of the kernel."""
+    """Return a convolution that divides the sides of the image by the stride.
+
+    Args:
+        side: that of the kernel.
+    """
     conv = nn.Conv2d(inputs, outputs, side, stride, padding=side // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv
@@ -46,8 +54,11 @@ class Stem(nn.Module):
 class Block(nn.Module):
     """Two convolutions, added to the input: (b, inputs, side, side) -> (b, outputs, side / stride, side / stride).
 
-    block: its number, from 0. The first blocks of the second and the third group double the channels and halve the sides. In
-    these blocks a convolution brings the input to the same shape.
+    Args:
+        block: its number, from 0.
+
+    The first blocks of the second and the third group double the channels and halve the sides. In these blocks a convolution
+    brings the input to the same shape.
     """
 
     def __init__(self, sizes: Cnn, block: int) -> None:

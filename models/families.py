@@ -15,9 +15,14 @@ from chimerac.models.presets import Bert, Cnn, Gpt, Gpt2, check_sequence, sizes_
 def preset(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
     """Return the model of a preset.
 
-    name, vocabulary: as in `sizes_of`. sequence_length: tokens of a sample. dropout: the probability of every dropout. The CNNs
-    use the name alone. Raises ChimeraError: E801 for an unknown name, E821 for samples that are too long, E861 for a vocabulary
-    that is too large.
+    Args:
+        name, vocabulary: as in `sizes_of`.
+        sequence_length: tokens of a sample.
+        dropout: the probability of every dropout.
+
+    The CNNs use the name alone.
+
+    Raises ChimeraError: E801 for an unknown name, E821 for samples that are too long, E861 for a vocabulary that is too large.
     """
     check_sequence(name, sequence_length)
     sizes = sizes_of(name)

@@ -39,7 +39,8 @@ class Embedding(nn.Module):
 class Block(nn.Module):
     """Causal attention, then an MLP, each added to the residual stream: (b, L, width) -> (b, L, width).
 
-    layer: the number of this layer in the model, on which its random numbers depend.
+    Args:
+        layer: the number of this layer in the model, on which its random numbers depend.
     """
 
     def __init__(self, sizes: Gpt, layer: int, dropout: float) -> None:
@@ -82,7 +83,10 @@ class Head(nn.Module):
 def gpt(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
     """Return a GPT preset (models/presets.py) for sequences of at most `sequence_length` tokens.
 
-    dropout: the probability of dropout after the embedding, the attention and the MLP. vocabulary: as in `presets.sizes_of`.
+    Args:
+        dropout: the probability of dropout after the embedding, the attention and the MLP.
+        vocabulary: as in `presets.sizes_of`.
+
     Raises ChimeraError as `presets.sizes_in`, for instance E801 for a name that is not of the family gpt.
     """
     sizes = sizes_in(Gpt, name, vocabulary)

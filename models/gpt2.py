@@ -67,7 +67,8 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """Attention, then an MLP, each added to the residual stream: (b, L, width) -> (b, L, width).
 
-    layer: the number of this layer in the model, on which its random numbers depend.
+    Args:
+        layer: the number of this layer in the model, on which its random numbers depend.
     """
 
     def __init__(self, sizes: Gpt2, layer: int, dropout: float) -> None:
@@ -107,8 +108,11 @@ class Head(nn.Module):
 def gpt2(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
     """Return a GPT-2 for sequences of `sequence_length` tokens.
 
-    name, vocabulary: as in `presets.sizes_of`. dropout: the probability of dropout after the embedding, the attention and the
-    MLP. Raises ChimeraError: E801 for a name that is not of a GPT-2, E861 for a vocabulary that is too large.
+    Args:
+        name, vocabulary: as in `presets.sizes_of`.
+        dropout: the probability of dropout after the embedding, the attention and the MLP.
+
+    Raises ChimeraError: E801 for a name that is not of a GPT-2, E861 for a vocabulary that is too large.
     """
     sizes = sizes_in(Gpt2, name, vocabulary)
 

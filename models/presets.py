@@ -58,7 +58,10 @@ class Gpt(Blocks):
 class Gpt2(Blocks):
     """GPT-2 with an untied head (Radford et al. 2019).
 
-    width: of the residual stream; positions: the number of tokens of the longest sequence.
+    width: of the residual stream.
+
+    Attributes:
+        positions: the number of tokens of the longest sequence.
     """
 
     family: ClassVar[str] = "gpt2"
@@ -78,7 +81,10 @@ class Gpt2(Blocks):
 class Bert(Blocks):
     """BERT with both heads of its pre-training and without tied weights (Devlin et al. 2019).
 
-    width: of the residual stream; positions: the number of tokens of the longest sequence.
+    width: of the residual stream.
+
+    Attributes:
+        positions: the number of tokens of the longest sequence.
     """
 
     family: ClassVar[str] = "bert"
@@ -107,9 +113,12 @@ class Cnn(Blocks):
 
     Its blocks are in three groups. If there are fewer than three blocks, each is a group.
 
-    width: the channels of the first group of blocks, doubled from group to group. side, channels: of an image: its height and
-    width in pixels, and its channels. norm: "batch" normalizes over the micro-batch, "group" over groups of channels in each
-    image. classes: the number of classes of the images.
+    width: the channels of the first group of blocks, doubled from group to group.
+
+    Attributes:
+        side, channels: of an image: its height and width in pixels, and its channels.
+        norm: "batch" normalizes over the micro-batch, "group" over groups of channels in each image.
+        classes: the number of classes of the images.
     """
 
     family: ClassVar[str] = "cnn"
@@ -122,7 +131,11 @@ class Cnn(Blocks):
     classes: int = 10
 
     def channels_of(self, block: int) -> tuple[int, int]:
-        """Return the numbers of channels of a block's input and output. block: from 0."""
+        """Return the numbers of channels of a block's input and output.
+
+        Args:
+            block: from 0.
+        """
         group_of = [0, *(k * 3 // self.blocks for k in range(self.blocks))]  # of the stem, then of each block
         group_before, own_group = group_of[block : block + 2]
         return self.width << group_before, self.width << own_group
@@ -166,9 +179,11 @@ PRESETS: dict[str, Sizes] = {
 def sizes_of(name: str, vocabulary: int | None = None) -> Sizes:
     """Return the sizes of a model: a preset, or NAME/BLOCKS for a preset with another number of blocks.
 
-    vocabulary: how many tokens a tokenizer has; None without a tokenizer. A model on bytes gets a vocabulary of this size. A
-    model on tokens keeps its own, which must be at least as large. A CNN has none. Raises ChimeraError: E801 for another name,
-    E861 for a vocabulary that is too large.
+    Args:
+        vocabulary: how many tokens a tokenizer has; None without a tokenizer. A model on bytes gets a vocabulary of this size.
+            A model on tokens keeps its own, which must be at least as large. A CNN has none.
+
+    Raises ChimeraError: E801 for another name, E861 for a vocabulary that is too large.
     """
     sizes = _named(name)
     if vocabulary is None or isinstance(sizes, Cnn):
@@ -236,7 +251,8 @@ def default_for(stages: int) -> str:
 def table(sequence_length: int = 128) -> str:
     """Return a table of the presets and their sizes as text, one preset in each line below the names of the columns.
 
-    sequence_length: the tokens of a sample; only the numbers of parameters of the family gpt depend on it.
+    Args:
+        sequence_length: the tokens of a sample; only the numbers of parameters of the family gpt depend on it.
     """
     rows = [("model", "blocks", "width", "heads", "parameters", "trained on")]
     for name, s in PRESETS.items():

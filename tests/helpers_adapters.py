@@ -30,7 +30,9 @@ def train(
 ) -> dict[str, tuple[State, list[float]]]:
     """Train under each schedule on four ranks. Return, by schedule, the weights before the training and the losses.
 
-    make: returns the model; each rank calls it. batches: as of `train_plainly`.
+    Args:
+        make: returns the model; each rank calls it.
+        batches: as of `train_plainly`.
     """
     description = describe(make(), SAMPLES)  # once: otherwise each rank would measure its own
     with patch("chimerac.interpreter.pipeline.cut.describe", lambda *_: description):
@@ -59,7 +61,9 @@ def train_plainly(
 ) -> list[float]:
     """Train the whole module from these weights in one process, without the runtime, and return its losses.
 
-    batches: of MICRO_BATCHES * SAMPLES samples. loss: of the module, for a micro-batch of fields and targets.
+    Args:
+        batches: of MICRO_BATCHES * SAMPLES samples.
+        loss: of the module, for a micro-batch of fields and targets.
     """
     assert not module.load_state_dict(state, strict=False).unexpected_keys
     optimizer, losses = torch.optim.AdamW(module.parameters(), RATE), []
@@ -116,6 +120,10 @@ class Skips(nn.Module):
 
 
 def skips(**options: Any) -> CallModel:
-    """Return the model of Skips. options: of `cut`."""
+    """Return the model of Skips.
+
+    Args:
+        options: of `cut`.
+    """
     fields = {"tokens": TOKENS, "mask": torch.ones(SAMPLES, LENGTH)}
     return cut(Skips, fields, loss=cross_entropy, targets=TOKENS, **options)

@@ -60,7 +60,8 @@ rank 0:
 def memory_of(*tasks: str) -> RankMemory:
     """Return the memory of one rank that runs these tasks of TOY, with both stages and two micro-batches.
 
-    tasks: instructions in the text form.
+    Args:
+        tasks: instructions in the text form.
     """
     program = verify(program_from_text(ONE_RANK + "".join(f"  {task}\n" for task in tasks)))
     [of_rank_0] = memory(program, TOY)

@@ -36,8 +36,11 @@ TOLERANCE = 1e-5  # relative: other schedules add gradients in another order
 class Trained:
     """What a rank has after a training.
 
-    start: how many iterations were done when the training began. losses: of its iterations. messages: about the checkpoint from
-    which it resumed, and about those that it saved. tensors: weights and optimizer state, by their names in a checkpoint.
+    Attributes:
+        start: how many iterations were done when the training began.
+        losses: of its iterations.
+        messages: about the checkpoint from which it resumed, and about those that it saved.
+        tensors: weights and optimizer state, by their names in a checkpoint.
     """
 
     start: int
@@ -83,8 +86,11 @@ def training(
 ) -> Callable[[Transport], Trained]:
     """Return the function of a rank that trains until `until` iterations are done.
 
-    save: where and when it saves checkpoints. source, restarts: as in `Checkpoints.resume`. after: called after each iteration
-    and its save, with the transport, the number of iterations that are done and the loss of the last one.
+    Args:
+        save: where and when it saves checkpoints.
+        source, restarts: as in `Checkpoints.resume`.
+        after: called after each iteration and its save, with the transport, the number of iterations that are done and the loss
+            of the last one.
     """
     parts = partitioned(program, model, description(model, samples_per_micro_batch(program, settings.micro_batch)))
     samples = data(settings.seed)
@@ -116,7 +122,9 @@ def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
 def train(program: Program, folder: Path | None = None, source: str = "no", until: int = ITERATIONS, **more: object) -> Trained:
     """Train in loopback, and return what rank 0 has, with the tensors of all ranks. Checks that copies of a tensor are equal.
 
-    folder: of the checkpoints; None: none are saved. more: other arguments of CheckpointSettings and of `training`.
+    Args:
+        folder: of the checkpoints; None: none are saved.
+        more: other arguments of CheckpointSettings and of `training`.
     """
     saving = {name: more.pop(name) for name in ("every", "keep", "asynchronous") if name in more}
     save = CheckpointSettings(folder, **{"every": 5, **saving})

@@ -19,7 +19,12 @@ WIDTH, CLASSES, SAMPLES = 12, 5, 3  # features of a sample; classes; samples of 
 
 
 class Net(nn.Module):
-    """The classifier. depth: the number of layers between the first and the last; drop: the probability of dropout."""
+    """The classifier.
+
+    Args:
+        depth: the number of layers between the first and the last.
+        drop: the probability of dropout.
+    """
 
     def __init__(self, depth: int = 6, drop: float = 0.0) -> None:
         super().__init__()
@@ -40,7 +45,11 @@ class Net(nn.Module):
 
 
 def net(seed: int = 0, **sizes: Any) -> Net:
-    """Return a classifier with weights of this seed. sizes: arguments of Net."""
+    """Return a classifier with weights of this seed.
+
+    Args:
+        sizes: arguments of Net.
+    """
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         return Net(**sizes)
@@ -54,8 +63,9 @@ def batch(samples: int, seed: int = 1) -> tuple[Tensor, Tensor]:
 def pipeline(program: Program | str | Path, transport: Transport, model: Net | None = None, **options: Any) -> Pipeline:
     """Return the pipeline of a rank.
 
-    model: by default `net()`. options: arguments of Pipeline; and net_layers, the layers of the pipeline if not those of the
-    model.
+    Args:
+        model: by default `net()`.
+        options: arguments of Pipeline; and net_layers, the layers of the pipeline if not those of the model.
     """
     model = model or net()
     layers = options.pop("net_layers", model.layers())
@@ -65,7 +75,11 @@ def pipeline(program: Program | str | Path, transport: Transport, model: Net | N
 
 
 def on_all_ranks(program: Program, run: Callable[[Pipeline], Any], **options: Any) -> list[Any]:
-    """Return what `run` returns on each rank, in loopback. options: of `pipeline`."""
+    """Return what `run` returns on each rank, in loopback.
+
+    Args:
+        options: of `pipeline`.
+    """
     return run_in_loopback(program, lambda transport: run(pipeline(program, transport, **options)))
 
 

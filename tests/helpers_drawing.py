@@ -29,7 +29,9 @@ class DrawnBox:
 def drawn_boxes(svg: str, panel: int = 0, part: int = 0) -> dict[int, list[DrawnBox]]:
     """Return the boxes of a panel by rank, from left to right.
 
-    panel: its number in the picture. part: 0, or 1 for the right part of a panel that is drawn without its middle.
+    Args:
+        panel: its number in the picture.
+        part: 0, or 1 for the right part of a panel that is drawn without its middle.
     """
     builder = ElementTree.TreeBuilder(insert_comments=True)
     root = ElementTree.fromstring(svg, ElementTree.XMLParser(target=builder))

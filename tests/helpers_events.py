@@ -25,8 +25,9 @@ Channel = tuple[int, int]
 class Network:
     """How long messages and all-reduces take.
 
-    message: given a rank and its SEND, the latency of the message and how long it occupies its channel. all_reduce: the
-    duration of an all-reduce.
+    Attributes:
+        message: given a rank and its SEND, the latency of the message and how long it occupies its channel.
+        all_reduce: the duration of an all-reduce.
     """
 
     message: Callable[[int, Send], tuple[Time, Time]]
@@ -38,8 +39,14 @@ def makespan(
 ) -> Time:
     """Return the time at which all tasks and all-reduces have ended on the machine of the header.
 
-    costs: by the kind of task, such as FWD; the same for every stage. hop: the duration of a transfer. Each defaults to the
-    program's own. network: used instead of the hop. Raises AssertionError if the ranks deadlock.
+    Args:
+        costs: by the kind of task, such as FWD; the same for every stage.
+        hop: the duration of a transfer.
+        network: used instead of the hop.
+
+    Each defaults to the program's own.
+
+    Raises AssertionError if the ranks deadlock.
     """
     duration = program.costs.hop if hop is None else hop
     return _Simulation(program, costs, network or Network(lambda g, i: (duration, 0), lambda i: 0)).run()
@@ -49,9 +56,12 @@ def makespan(
 class _Operation:
     """A transfer or a collective.
 
-    missing: how many ranks have not posted their end of it yet. duration: how long it stays in its queues after its start.
-    latency: how long it then takes until it is complete. is_collective: the makespan includes its completion. queues: those
-    that it is in.
+    Attributes:
+        missing: how many ranks have not posted their end of it yet.
+        duration: how long it stays in its queues after its start.
+        latency: how long it then takes until it is complete.
+        is_collective: the makespan includes its completion.
+        queues: those that it is in.
     """
 
     missing: int
@@ -197,8 +207,10 @@ class _Simulation:
     def _post(self, g: int, peer: int, message: tuple[Channel, int], send: Send | None) -> _Operation:
         """Post one end of a transfer, in a queue of rank g if the machine has one. Return the transfer.
 
-        message: its channel and its number there. send: None if this end is the RECV. On a machine without queues the SEND
-        enters a queue of its channel, since the messages of a channel follow each other.
+        Args:
+            message: its channel and its number there.
+            send: None if this end is the RECV. On a machine without queues the SEND enters a queue of its channel, since the
+                messages of a channel follow each other.
         """
         operation = self.transfers.setdefault(message, _Operation(2, 0))
         if send is not None:
@@ -222,7 +234,8 @@ class _Simulation:
     def _start_task(self, g: int, instructions: Iterable[Instruction]) -> bool:
         """Start a task, or an overlapped pair as one, if the values that it reads have arrived; return whether it was started.
 
-        instructions: the task, or the two tasks of the pair.
+        Args:
+            instructions: the task, or the two tasks of the pair.
         """
         pair = [i for i in instructions if isinstance(i, Task)]
         for i in pair:

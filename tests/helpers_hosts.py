@@ -30,7 +30,9 @@ FIRST_PROCESS = "hostname {name} && mount --bind {hosts} /etc/hosts && ip link s
 class Host:
     """One simulated host.
 
-    name: its host name, which both hosts can resolve; first: the id of its first process, as it is outside the namespaces.
+    Attributes:
+        name: its host name, which both hosts can resolve.
+        first: the id of its first process, as it is outside the namespaces.
     """
 
     def __init__(self, name: str, first: int) -> None:
@@ -68,7 +70,11 @@ class Host:
         self.run("ip", "link", "set", INTERFACE, "down")
 
     def limit_bandwidth(self, megabits: int) -> None:
-        """Limit what this host sends. megabits: per second."""
+        """Limit what this host sends.
+
+        Args:
+            megabits: per second.
+        """
         rate = ["rate", f"{megabits}mbit", "burst", "256kb", "latency", "100ms"]
         self.run("tc", "qdisc", "replace", "dev", INTERFACE, "root", "tbf", *rate)
 
@@ -88,7 +94,8 @@ class Host:
 def _runs(path: Path) -> bool:
     """Return whether a process is no zombie.
 
-    path: its folder in /proc. The file `stat` there has the state of the process after its name, which is in parentheses.
+    Args:
+        path: its folder in /proc. The file `stat` there has the state of the process after its name, which is in parentheses.
     """
     return (path / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
@@ -113,7 +120,11 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
 
 @contextmanager
 def _host(name: str, hosts: str) -> Iterator[Host]:
-    """Start a host without a link. hosts: the file that it sees as /etc/hosts."""
+    """Start a host without a link.
+
+    Args:
+        hosts: the file that it sees as /etc/hosts.
+    """
     script = FIRST_PROCESS.format(name=name, hosts=hosts)
     unshare = ["unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc", "sh", "-c", script]
     # The kernel kills `unshare` when the process of the test ends, and with it the first process of the host.

@@ -209,7 +209,8 @@ MIDDLE: list[Callable[[], nn.Module]] = [  # the kinds of layers between the fir
 def random_model(r: random.Random, layers: int, tied: bool) -> LayeredModel:
     """Return a random model of at least `layers` layers; of exactly one if `layers` is 1.
 
-    tied: the first and the last layer share a parameter, if there are several layers.
+    Args:
+        tied: the first and the last layer share a parameter, if there are several layers.
     """
     middle = [r.choice(MIDDLE) for _ in range(layers - 2 + r.randint(0, 2))]
     first: Callable[[], nn.Module] = r.choice([First, First, OneHot])

@@ -65,7 +65,11 @@ def batch_of(program: Program, replica: int, iteration: int = 0) -> Batch:
 
 @dataclass(frozen=True)
 class RankResult:
-    """The loss and the gradients of one rank in its last iteration, and its executor. grads: by stage."""
+    """The loss and the gradients of one rank in its last iteration, and its executor.
+
+    Attributes:
+        grads: by stage.
+    """
 
     loss: float
     grads: dict[int, list[Tensor]]
@@ -73,7 +77,12 @@ class RankResult:
 
 
 def stages_of(program: Program, parts: PartitionedModel, rank: int, seed: int) -> dict[int, Stage]:
-    """Build the stages that a rank holds. parts: the model, cut into the stages of the program. seed: of the weights."""
+    """Build the stages that a rank holds.
+
+    Args:
+        parts: the model, cut into the stages of the program.
+        seed: of the weights.
+    """
     return {s: parts.build(s, seed) for s in range(program.header.stages) if rank in program.header.holders([s])}
 
 
@@ -100,7 +109,10 @@ def rank_of(program: Program, model: Model, iterations: int = 1) -> Callable[[Tr
 def one_process(model: Model, micro_batches: int, iteration: int = 0) -> tuple[float, list[list[Tensor]]]:
     """Return the loss of an iteration and the gradients of every layer, computed without a pipeline.
 
-    The model must have no dropout. micro_batches: of all replicas together.
+    The model must have no dropout.
+
+    Args:
+        micro_batches: of all replicas together.
     """
     whole = model.build_stage(range(len(model.layer_names)), SEED)
     source, total = IntegerSamples(), 0.0
@@ -118,7 +130,8 @@ def one_process(model: Model, micro_batches: int, iteration: int = 0) -> tuple[f
 def differences(program: Program, model: Model, results: list[RankResult], iteration: int = 0) -> Iterator[str]:
     """Yield a text for a loss that is not exactly that of one process, and one for each stage of `differences_of_rank`.
 
-    iteration: the one of the results.
+    Args:
+        iteration: the one of the results.
     """
     total, _ = one_process(model, program.header.micro_batches * program.header.width, iteration)
     loss_of_ranks = sum(result.loss for result in results)
@@ -150,8 +163,10 @@ def run_and_compare(
 ) -> list[RankResult]:
     """Run a program, and check that the loss and the gradients of its last iteration are those of one process.
 
-    seed, machine, every_post: as in `run_in_loopback`; the seed is that of the order in which ranks run. Raises StuckError if
-    the program deadlocks.
+    Args:
+        seed, machine, every_post: as in `run_in_loopback`; the seed is that of the order in which ranks run.
+
+    Raises StuckError if the program deadlocks.
     """
     results = run_in_loopback(program, rank_of(program, model, iterations), seed, machine, every_post)
     wrong = list(differences(program, model, results, iterations - 1))

@@ -35,7 +35,8 @@ SEED = 3  # of the weights and the batch
 class Meter(TorchDispatchMode):
     """Records the storages that this thread is the first to use.
 
-    seen: the storages that any thread has used, by their addresses in torch; all meters of a run share it.
+    Args:
+        seen: the storages that any thread has used, by their addresses in torch; all meters of a run share it.
     """
 
     def __init__(self, seen: dict[int, StorageWeakRef]) -> None:
@@ -63,7 +64,11 @@ class Meter(TorchDispatchMode):
         self._first_seen.clear()
 
     def bytes(self, without: Iterable[Tensor] = ()) -> int:
-        """Return how many bytes the recorded storages hold now. without: tensors whose storages do not count."""
+        """Return how many bytes the recorded storages hold now.
+
+        Args:
+            without: tensors whose storages do not count.
+        """
         self._first_seen = {k: (ref, size) for k, (ref, size) in self._first_seen.items() if not ref.expired()}
         excluded = {t.untyped_storage()._cdata for t in without}
         return sum(size for k, (_, size) in self._first_seen.items() if k not in excluded)
@@ -95,8 +100,10 @@ def weights_and_gradients(executor: Executor) -> tuple[list[Tensor], list[Tensor
 def measured(executor: Executor, batch: Batch, meter: Meter, others: Sequence[Executor] = ()) -> list[int]:
     """Run one iteration; return the bytes that the rank holds after each instruction and at the end.
 
-    Weights, gradients and the loss of each micro-batch, a scalar, are not counted. others: executors of the same
-    stages whose losses are not counted either; this one may be among them.
+    Weights, gradients and the loss of each micro-batch, a scalar, are not counted.
+
+    Args:
+        others: executors of the same stages whose losses are not counted either; this one may be among them.
     """
     held: list[int] = []
 

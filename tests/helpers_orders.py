@@ -30,8 +30,10 @@ def task_orders(p: Program) -> list[list[tuple[Node, bool]]]:
 class Shape:
     """Pipes p0, p1, ... and their placements: the rank of every stage, by pipe.
 
-    counts: numbers of micro-batches, by pipe; sync: a statement or an empty text; recompute: the end of each stage clause,
-    empty if no stage recomputes.
+    Attributes:
+        counts: numbers of micro-batches, by pipe.
+        sync: a statement or an empty text.
+        recompute: the end of each stage clause, empty if no stage recomputes.
     """
 
     ranks: int
@@ -87,8 +89,12 @@ KEYS = ["m", "s", "p", "r", "m - s", "s*m % 3", "min(s, m)", "if s > m then p el
 class Limit:
     """A limit of `order greedy`.
 
-    signs: +1 or -1 by kind of task; scope: whether it counts per rank, stage or pipe; values: the most, by rank. If
-    `signs` has R, only micro-batches that have an R on the stage are counted.
+    Attributes:
+        signs: +1 or -1 by kind of task.
+        scope: whether it counts per rank, stage or pipe.
+        values: the most, by rank.
+
+    If `signs` has R, only micro-batches that have an R on the stage are counted.
     """
 
     signs: dict[str, int]
@@ -106,7 +112,8 @@ class Limit:
 class GreedyCase:
     """A schedule with `order greedy`, and the limits that its streams must keep.
 
-    group: how many forwards are one task; the last task of a pipe and stage may have fewer.
+    Attributes:
+        group: how many forwards are one task; the last task of a pipe and stage may have fewer.
     """
 
     text: str
@@ -135,7 +142,9 @@ class GreedyCase:
 def greedy_schedules(draw: DrawFn, never_stuck: bool) -> GreedyCase:
     """Draw a schedule with `order greedy`.
 
-    never_stuck: every limit allows a group of forwards on each stage that it counts, so that the scheduler cannot get stuck.
+    Args:
+        never_stuck: every limit allows a group of forwards on each stage that it counts, so that the scheduler cannot get
+            stuck.
     """
     shape, group = draw(shapes()), draw(st.sampled_from([1, 1, 2, 3]))
     split = draw(st.booleans())
@@ -183,8 +192,9 @@ def greedy_schedules(draw: DrawFn, never_stuck: bool) -> GreedyCase:
 class ListingCase:
     """A listing with its expected result.
 
-    orders: for every rank, its expected tasks in order. The flag of a task: it overlaps with the next task.
-    choose: selects one of the texts by which a task can be written.
+    Attributes:
+        orders: for every rank, its expected tasks in order. The flag of a task: it overlaps with the next task.
+        choose: selects one of the texts by which a task can be written.
     """
 
     shape: Shape
@@ -215,8 +225,10 @@ class ListingCase:
     def texts(self, r: int, node: Node, next_id: int | None, pending: list[tuple[PipeStage, int]]) -> list[str]:
         """Return the texts that mean a task at this point of the listing, the full one first.
 
-        next_id: of a kind other than W, the micro-batch of a task that names none; it is None if that would be a later one than
-        those of `node`. pending: as in `rank_text`.
+        Args:
+            next_id: of a kind other than W, the micro-batch of a task that names none; it is None if that would be a later one
+                than those of `node`.
+            pending: as in `rank_text`.
         """
         kind, (p, s), ids = node
         texts = [f"{kind} p{p}({s}, {ids[0]} .. {ids[-1]})" if len(ids) > 1 else f"{kind} p{p}({s}, {ids[0]})"]

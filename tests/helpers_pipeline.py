@@ -34,7 +34,11 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """An embedding, blocks and a head. tied: the head's weight is the embedding's."""
+    """An embedding, blocks and a head.
+
+    Args:
+        tied: the head's weight is the embedding's.
+    """
 
     def __init__(self, blocks: int, tied: bool = False) -> None:
         super().__init__()
@@ -58,12 +62,21 @@ class Decoder(nn.Module):
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy of all positions. logits: (samples, LENGTH, VOCABULARY); targets: (samples, LENGTH)."""
+    """Return the mean cross-entropy of all positions.
+
+    Args:
+        logits: (samples, LENGTH, VOCABULARY).
+        targets: (samples, LENGTH).
+    """
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def batch(number: int, micro_batches: int) -> tuple[Tensor, Tensor]:
-    """Return random inputs and targets, each (micro_batches * SAMPLES, LENGTH). number: seeds the tokens."""
+    """Return random inputs and targets, each (micro_batches * SAMPLES, LENGTH).
+
+    Args:
+        number: seeds the tokens.
+    """
     generator = torch.Generator().manual_seed(number)
     tokens = torch.randint(0, VOCABULARY, (micro_batches * SAMPLES, LENGTH + 1), generator=generator)
     return tokens[:, :-1], tokens[:, 1:]
@@ -80,8 +93,10 @@ def in_loopback(
 ) -> list[T]:
     """Create the pipeline of every rank, call `run` with it, and return the results by rank.
 
-    make: returns the model, on every rank; given: what the pipeline gets as its schedule, if that is not `schedule`;
-    options: further arguments of Pipeline.
+    Args:
+        make: returns the model, on every rank.
+        given: what the pipeline gets as its schedule, if that is not `schedule`.
+        options: further arguments of Pipeline.
     """
     program = compile_schedule(schedule, parameters, width).program
 

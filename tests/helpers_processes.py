@@ -35,7 +35,12 @@ ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_S
 
 
 def open_process(command: Sequence[str], environment: Mapping[str, str], folder: Path = ROOT) -> subprocess.Popen[str]:
-    """Start a command in its own session. environment: added to ENVIRONMENT; folder: the one that it runs in."""
+    """Start a command in its own session.
+
+    Args:
+        environment: added to ENVIRONMENT.
+        folder: the one that it runs in.
+    """
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -135,12 +140,20 @@ def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
 
 
 def script_rank_of_two(rank: int, *words: str, port: int) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the environment of rank `rank` of two ranks. words: a script and its arguments."""
+    """Return the command and the environment of rank `rank` of two ranks.
+
+    Args:
+        words: a script and its arguments.
+    """
     return [sys.executable, *words], rank_environment(rank, 2, port)
 
 
 def training_rank_of_two(rank: int, *options: str, port: int) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the environment of rank `rank` of two ranks that train. options: those of run.py."""
+    """Return the command and the environment of rank `rank` of two ranks that train.
+
+    Args:
+        options: those of run.py.
+    """
     return script_rank_of_two(rank, RUN, "schedules/chimera.sched", *options, port=port)
 
 
@@ -150,8 +163,11 @@ def training_rank_of_two(rank: int, *options: str, port: int) -> tuple[list[str]
 def run_script(script: str, ranks: int, *arguments: str, folder: Path = ROOT, **environment: str) -> str:
     """Run a script of this project on `ranks` ranks of this host; return what it writes to stdout. Fails if the script fails.
 
-    script: its path in the project; folder: the one that it runs in. The ranks are forks of one process, so torch is imported
-    once (tests/forked_ranks.py).
+    Args:
+        script: its path in the project.
+        folder: the one that it runs in.
+
+    The ranks are forks of one process, so torch is imported once (tests/forked_ranks.py).
     """
     command = [sys.executable, "-m", "tests.forked_ranks", str(ranks), str(ROOT / script), *arguments]
     run = run_command(*command, folder=folder, timeout_s=100, **environment)

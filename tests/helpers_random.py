@@ -157,7 +157,8 @@ _arguments = st.lists(expressions, max_size=3).map(lambda x: (*x, None, None, No
 def _actions(draw: DrawFn, depth: int = 2) -> tuple[object, ...]:
     """Draw the actions of a block of a listing. `&` is only between two tasks, and a task is in at most one pair.
 
-    depth: how deep other blocks may be nested in this one.
+    Args:
+        depth: how deep other blocks may be nested in this one.
     """
     actions: list[object] = []
     kinds = ["let", "task", "pair"] + (["repeat", "repeat in", "if"] if depth else [])

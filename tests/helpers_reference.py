@@ -25,7 +25,11 @@ class WrongError(Exception):
 
 
 class Execution:
-    """An execution of all ranks of a program on symbols. seed: of the order in which ranks run."""
+    """An execution of all ranks of a program on symbols.
+
+    Args:
+        seed: of the order in which ranks run.
+    """
 
     def __init__(self, program: Program, streams: list[tuple[Instruction, ...]], seed: int):
         self.header = program.header
@@ -303,8 +307,10 @@ def gradients(stages: int, micro_batches: int, width: int) -> list[Counter[Term]
 def find_error(program: Program, seeds: Iterable[int] = range(3)) -> str:
     """Return why a program is wrong under one of these interleavings; an empty string if it is correct under all of them.
 
-    seeds: one for each interleaving. Everything that the header and the instructions name must exist, which
-    tests/proof/rules.py checks.
+    Args:
+        seeds: one for each interleaving.
+
+    Everything that the header and the instructions name must exist, which tests/proof/rules.py checks.
     """
     streams = [program.stream(g) for g in range(program.world)]
     for seed in seeds:

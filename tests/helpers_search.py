@@ -10,8 +10,12 @@ from chimerac.compiler.search.problem import Pipe, Problem
 def uniform(pipes: list[tuple[int, ...]], counts: list[int], kinds: str, hop: int, limit: int | None, unit: int = 1) -> Problem:
     """Return a problem of equal stages: F, I and W take `unit`, and B takes twice as long.
 
-    pipes: the placement of each pipe; counts: the number of micro-batches of each pipe; kinds: "FB" or "FIW"; hop: the time of
-    a message between any two ranks; limit: the most activations that each rank may hold; None: no limit.
+    Args:
+        pipes: the placement of each pipe.
+        counts: the number of micro-batches of each pipe.
+        kinds: "FB" or "FIW".
+        hop: the time of a message between any two ranks.
+        limit: the most activations that each rank may hold; None: no limit.
     """
     ranks, stages = max(max(p) for p in pipes) + 1, len(pipes[0])
     costs = {"F": unit, "B": 2 * unit, "I": unit, "W": unit}

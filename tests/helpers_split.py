@@ -108,8 +108,11 @@ def gradients_of_both(
 ) -> list[tuple[Tensor | None, Tensor | None]]:
     """Return pairs of gradients, for the input and then for each parameter: that of split backward, and that of autograd.
 
-    It also checks that both forwards have the same output, bit by bit. x: the input, a leaf; precision: a context in which both
-    forwards run, such as autocast; None for no context.
+    It also checks that both forwards have the same output, bit by bit.
+
+    Args:
+        x: the input, a leaf.
+        precision: a context in which both forwards run, such as autocast; None for no context.
     """
     precision = precision or nullcontext()
     with precision:

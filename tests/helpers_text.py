@@ -41,12 +41,21 @@ def tied_1f1b(name: str = "shared") -> str:
 
 
 def small(parameters: dict[str, int] | None = None, width: int = 1, **changes: str) -> Program:
-    """Return the program of `text(**changes)`. parameters: None: the defaults; width: the number of replicas."""
+    """Return the program of `text(**changes)`.
+
+    Args:
+        parameters: None: the defaults.
+        width: the number of replicas.
+    """
     return compile_text(text(**changes), parameters, width).program
 
 
 def findings_of(parameters: dict[str, int] | None = None, width: int = 1, **changes: str) -> list[Diagnostic]:
-    """Return the findings for `text(**changes)`. parameters, width: as of `small`."""
+    """Return the findings for `text(**changes)`.
+
+    Args:
+        parameters, width: as of `small`.
+    """
     return findings_of_call(small, parameters, width, **changes)
 
 

@@ -79,7 +79,11 @@ def check_trace(path: Path, program: Program) -> list[Event]:
 
 
 def slice_at(events: list[Event], arrow: Event) -> Event:
-    """Return the slice of the instruction in which an arrow begins or ends. arrow: the event of this start or end."""
+    """Return the slice of the instruction in which an arrow begins or ends.
+
+    Args:
+        arrow: the event of this start or end.
+    """
     [found] = [
         e for e in phase(events, "X")
         if e["pid"] == arrow["pid"] and e["cat"] != "wait" and e["ts"] <= arrow["ts"] <= e["ts"] + e["dur"]

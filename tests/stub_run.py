@@ -25,7 +25,11 @@ assert settings.log_file is not None
 
 
 def note(what: str) -> None:
-    """Write a line to the journal, if there is one. what: start or end."""
+    """Write a line to the journal, if there is one.
+
+    Args:
+        what: start or end.
+    """
     journal = os.environ.get("STUB_JOURNAL")
     if journal:
         with Path(journal).open("a") as file:

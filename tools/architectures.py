@@ -121,8 +121,10 @@ ARCHITECTURES: Mapping[str, tuple[Config, str]] = {
 class Outcome:
     """What an attempt to train an architecture has found.
 
-    layers: the number of layers between which the model can be cut; 0 if it is refused. difference: as at the top of this file;
-    None if the model is refused. finding: why it is refused; empty if it is not.
+    Attributes:
+        layers: the number of layers between which the model can be cut; 0 if it is refused.
+        difference: as at the top of this file; None if the model is refused.
+        finding: why it is refused; empty if it is not.
     """
 
     class_name: str
@@ -137,7 +139,11 @@ class Outcome:
 
 
 def attempt(kind: str) -> Outcome:
-    """Train an architecture under Chimera and without a pipeline, unless it is refused. kind: a key of ARCHITECTURES."""
+    """Train an architecture under Chimera and without a pipeline, unless it is refused.
+
+    Args:
+        kind: a key of ARCHITECTURES.
+    """
     values, layers = ARCHITECTURES[kind]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"

@@ -21,8 +21,10 @@ Scheme = Literal["PipeDream", "PipeDream-2BW"]
 class Stage:
     """The times and the bytes of a stage.
 
-    tasks_s: for the forward and the backward of one micro-batch, and with recomputation for another forward. all_reduce_s: for
-    one all-reduce of the stage's gradients over the replicas. weight_bytes: of one version of the stage's weights.
+    Attributes:
+        tasks_s: for the forward and the backward of one micro-batch, and with recomputation for another forward.
+        all_reduce_s: for one all-reduce of the stage's gradients over the replicas.
+        weight_bytes: of one version of the stage's weights.
     """
 
     tasks_s: float
@@ -34,8 +36,11 @@ def seconds_per_micro_batch(scheme: Scheme, stages: Sequence[Stage], micro_batch
     """Return how long a micro-batch takes in the steady state: as long as in the slowest stage.
 
     PipeDream updates the weights after every micro-batch, and 2BW after `micro_batches`. Before an update the replicas
-    all-reduce their gradients. hidden: whether this all-reduce runs at the same time as the tasks of these micro-batches. If
-    so, the longer of the two times counts. Otherwise the two are added.
+    all-reduce their gradients.
+
+    Args:
+        hidden: whether this all-reduce runs at the same time as the tasks of these micro-batches. If so, the longer of the two
+            times counts. Otherwise the two are added.
     """
     per_update = micro_batches if scheme == "PipeDream-2BW" else 1
     combine: Callable[[float, float], float] = max if hidden else operator.add
@@ -43,7 +48,11 @@ def seconds_per_micro_batch(scheme: Scheme, stages: Sequence[Stage], micro_batch
 
 
 def versions(scheme: Scheme, stage: int, stages: int) -> int:
-    """Return how many versions of its weights a stage keeps. stage: its number, from 0. stages: the number of all stages.
+    """Return how many versions of its weights a stage keeps.
+
+    Args:
+        stage: its number, from 0.
+        stages: the number of all stages.
 
     PipeDream keeps one for each micro-batch in flight, and 2BW keeps two.
     """
@@ -53,8 +62,9 @@ def versions(scheme: Scheme, stage: int, stages: int) -> int:
 def peak_bytes(scheme: Scheme, peaks_of_1f1b: Sequence[int], stages: Sequence[Stage]) -> int:
     """Return the peak bytes of the rank that needs most. Stage s is on rank s.
 
-    peaks_of_1f1b: the peak bytes of each rank under 1F1B, which has the same 1 to D micro-batches of activations and one
-    version of the weights.
+    Args:
+        peaks_of_1f1b: the peak bytes of each rank under 1F1B, which has the same 1 to D micro-batches of activations and one
+            version of the weights.
     """
     count = len(stages)
     return max(

@@ -60,8 +60,11 @@ GOALS = {"us": 3.0, "first_ms": 25.0, "growth": 2.0, "speedup": 1.0, "speedup_la
 class Case:
     """The measurements of a schedule at a size (D, N), in seconds of processor time.
 
-    ours, theirs: of each compilation by this project and by torch; theirs is empty if torch lacks the schedule. The times whose
-    names end in _s: of what is done with the compiled program (`uses`). actions: the number of torch's instructions.
+    Attributes:
+        ours, theirs: of each compilation by this project and by torch; theirs is empty if torch lacks the schedule.
+        actions: the number of torch's instructions.
+
+    The times whose names end in _s: of what is done with the compiled program (`uses`).
     """
 
     name: str
@@ -96,13 +99,21 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def compiling(name: str, size: tuple[int, int]) -> Callable[[], Any]:
-    """Return a function that compiles a schedule. size: D and N."""
+    """Return a function that compiles a schedule.
+
+    Args:
+        size: D and N.
+    """
     D, N = size  # noqa: N806
     return lambda: compile_schedule(name, {"D": D, "N": N}).program
 
 
 def lowering(name: str, size: tuple[int, int]) -> Callable[[], int]:
-    """Return a function that generates and lowers torch's schedule, and returns the number of its actions. size: D and N."""
+    """Return a function that generates and lowers torch's schedule, and returns the number of its actions.
+
+    Args:
+        size: D and N.
+    """
     from tools.torch_lowering import lowered
 
     return lambda: lowered(name, *size)
@@ -206,7 +217,12 @@ CHILDREN = {f.__name__: f for f in (first_compile, large, large_theirs)}
 
 
 def child(what: str, name: str) -> dict[str, Any]:
-    """Run one of CHILDREN in a fresh process and return its result. what: its name; name: the schedule."""
+    """Run one of CHILDREN in a fresh process and return its result.
+
+    Args:
+        what: its name.
+        name: the schedule.
+    """
     command = [sys.executable, "-m", "tools.bench", "--child", what, name]
     result = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(result.stdout)

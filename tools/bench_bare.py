@@ -32,9 +32,10 @@ def alone(whole: nn.Module, tokens: Tensor) -> Callable[[], None]:
 def chimera(first: nn.Module, last: nn.Module, tokens: Tensor, groups: Sequence[Any]) -> Callable[[], None]:
     """Return a function that runs one iteration of Chimera on this rank of two.
 
-    first, last: the two halves of the model. groups: four process groups: for the messages to rank 1, for those to rank 0, for
-    the gradients of the first half, and for those of the last half. The gradients of a half are views of one flat tensor, which
-    is made once.
+    Args:
+        first, last: the two halves of the model.
+        groups: four process groups: for the messages to rank 1, for those to rank 0, for the gradients of the first half, and
+            for those of the last half. The gradients of a half are views of one flat tensor, which is made once.
     """
     rank = dist.get_rank()
     peer, outgoing, incoming = 1 - rank, groups[rank], groups[1 - rank]

@@ -57,7 +57,9 @@ class Arrived:
 class Instant:
     """A transport of one rank whose messages arrive at once. Nothing is written to the buffer of a receive.
 
-    world: the number of ranks; device: where messages are.
+    Attributes:
+        world: the number of ranks.
+        device: where messages are.
     """
 
     waited_ns = 0
@@ -101,9 +103,10 @@ class Instant:
 class BareLoop:
     """The tasks of a rank in the order of its stream, without an executor. A recomputation runs as a part of the backward.
 
-    received: one tensor of zeros, which stands for every value from another stage. calls: for each micro-batch of each task but
-    recomputations, the method and its arguments: the stage and its number, the key, and whether the backward of this key is
-    split.
+    Attributes:
+        received: one tensor of zeros, which stands for every value from another stage.
+        calls: for each micro-batch of each task but recomputations, the method and its arguments: the stage and its number, the
+            key, and whether the backward of this key is split.
     """
 
     def __init__(self, executor: Executor, model: Model, tokens: Tensor) -> None:

@@ -26,7 +26,11 @@ SAMPLES, SEED = 2, 0  # SAMPLES: of a micro-batch
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a model. length: tokens of a sample."""
+    """The sizes of a model.
+
+    Attributes:
+        length: tokens of a sample.
+    """
 
     blocks: int
     hidden: int

@@ -37,10 +37,12 @@ GIGABITS = (1, 2, 4)  # per second
 
 @dataclass(frozen=True)
 class Run:
-    """A schedule of the library. ranks: of all replicas together.
+    """A schedule of the library.
 
-    most_exposed: a goal at the highest bandwidth. The exposed time of the all-reduces with `sync eager` is at most this share
-    of their exposed time with `sync at end`.
+    Attributes:
+        ranks: of all replicas together.
+        most_exposed: a goal at the highest bandwidth. The exposed time of the all-reduces with `sync eager` is at most this
+            share of their exposed time with `sync at end`.
     """
 
     schedule: str
@@ -65,7 +67,11 @@ RUNS = {
 
 @dataclass
 class Variant:
-    """A `sync` at a bandwidth of `gigabits` per second. iteration_s, exposed_s: of each round."""
+    """A `sync` at a bandwidth of `gigabits` per second.
+
+    Attributes:
+        iteration_s, exposed_s: of each round.
+    """
 
     sync: str
     gigabits: int
@@ -123,7 +129,11 @@ def measure_all(rounds: int) -> dict[str, Any]:
 
 
 def report(found: dict[str, list[dict[str, Any]]]) -> tuple[str, bool]:
-    """Return the tables and the goals, and whether all goals are met. found: by run, its variants as `measure` returns them."""
+    """Return the tables and the goals, and whether all goals are met.
+
+    Args:
+        found: by run, its variants as `measure` returns them.
+    """
     text, exposed_more, slower, too_much = "", list[str](), list[str](), list[str]()
     head = (
         "link",

@@ -54,8 +54,11 @@ ERROR, SHARE_WITHIN = 0.12, 0.9  # the last goal: the least share of all errors 
 class Row:
     """The times of an iteration of one program, in seconds.
 
-    model: `timed` or `GPT`. predicted_s: by the simulator. equation_s: by the closed equation. measured_s: the median over the
-    rounds; 0 until it is known.
+    Attributes:
+        model: `timed` or `GPT`.
+        predicted_s: by the simulator.
+        equation_s: by the closed equation.
+        measured_s: the median over the rounds; 0 until it is known.
     """
 
     model: str
@@ -93,7 +96,9 @@ class Row:
 class Run:
     """An iteration that this rank can run.
 
-    predict: returns its row, without the measured time. before: called before each run; for the GPT it measures the layers.
+    Attributes:
+        predict: returns its row, without the measured time.
+        before: called before each run; for the GPT it measures the layers.
     """
 
     delay_ms: int

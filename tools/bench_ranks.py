@@ -34,7 +34,10 @@ OUT = "BENCH_OUT"  # the environment variable of a rank that names the file for 
 def on_ranks(module: str, count: int, *arguments: object) -> Any:
     """Run a module as `count` ranks of this host, with one thread each; return what its rank 0 has found.
 
-    arguments: the command line of the module. Raises subprocess.CalledProcessError if a rank fails.
+    Args:
+        arguments: the command line of the module.
+
+    Raises subprocess.CalledProcessError if a rank fails.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
@@ -70,10 +73,14 @@ def timed_rounds(
 ) -> Iterator[tuple[int, str, float]]:
     """Run each group of runners in every round, on all ranks together. Yield the group's number, a name, and the seconds.
 
-    The seconds are those that all ranks took. groups: the names of runners that are compared; they run one after another, so
-    that other load on the host affects all of them. A name may be in several groups. None: all runners are one group. One round
-    more, at the beginning, warms up, and nothing is yielded for it. The order of the groups, and that within a group, are
-    random, so that no runner always follows the same one.
+    The seconds are those that all ranks took.
+
+    Args:
+        groups: the names of runners that are compared; they run one after another, so that other load on the host affects all
+            of them. A name may be in several groups. None: all runners are one group.
+
+    One round more, at the beginning, warms up, and nothing is yielded for it. The order of the groups, and that within a group,
+    are random, so that no runner always follows the same one.
     """
     shuffler = random.Random(SEED)  # with one seed, all ranks have the same orders
     numbered = list(enumerate([list(runners)] if groups is None else groups))
@@ -91,20 +98,29 @@ def timed_rounds(
 def ratios(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
     """Return the first quartile, the median and the third quartile of a / b over the rounds.
 
-    a, b: a number for each round, at least two.
+    Args:
+        a, b: a number for each round, at least two.
     """
     low, median, high = statistics.quantiles([x / y for x, y in zip(a, b, strict=True)], n=4, method="inclusive")
     return low, median, high
 
 
 def ratio_cells(quartiles: tuple[float, float, float]) -> tuple[str, str]:
-    """Return two cells of a table: the median, and the other two quartiles. quartiles: as `ratios` returns them."""
+    """Return two cells of a table: the median, and the other two quartiles.
+
+    Args:
+        quartiles: as `ratios` returns them.
+    """
     low, median, high = quartiles
     return f"{median:.3f}", f"{low:.3f} to {high:.3f}"
 
 
 def verdict(goal: str, failures: Sequence[str]) -> str:
-    """Return a goal as an item of a list. failures: where it is missed."""
+    """Return a goal as an item of a list.
+
+    Args:
+        failures: where it is missed.
+    """
     text = f"- {goal}: {'missed: ' + '; '.join(failures) if failures else 'met'}."
     return textwrap.fill(text, 120, subsequent_indent="  ", break_on_hyphens=False) + "\n"
 
@@ -114,9 +130,14 @@ def benchmark(
 ) -> int:
     """Run a benchmark as a command: print its tables, and record them on a page if asked to; return its exit status.
 
-    The command takes one number as its argument. name: of the benchmark's block on the page. doc: the help of the command.
-    measured: a function of the number, which returns the tables and whether all goals are met. metavar: the name of the number
-    in the help. default: the number if none is given.
+    The command takes one number as its argument.
+
+    Args:
+        name: of the benchmark's block on the page.
+        doc: the help of the command.
+        measured: a function of the number, which returns the tables and whether all goals are met.
+        metavar: the name of the number in the help.
+        default: the number if none is given.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("number", metavar=metavar, nargs="?", type=int, default=default)

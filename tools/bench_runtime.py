@@ -92,7 +92,8 @@ EFFICIENCY = {"GPT, N=8": 0.93, "GPT, N=16": 0.95}  # by run: the least that the
 def ours(name: str, z: Sizes, micro_batches: int, transport: Transport) -> tuple[Callable[[], None], BoundPipeline]:
     """Return a function that runs one iteration with our runtime, and the pipeline of this rank.
 
-    name: a schedule of the library, or EAGER.
+    Args:
+        name: a schedule of the library, or EAGER.
     """
     sizes = {"D": transport.world, "N": micro_batches, **OURS.get(name, {})}
     if name == EAGER:
@@ -105,7 +106,11 @@ def ours(name: str, z: Sizes, micro_batches: int, transport: Transport) -> tuple
 
 
 def theirs(name: str, z: Sizes, micro_batches: int) -> Callable[[], None]:
-    """Return a function that runs one iteration with torch.distributed.pipelining. name: a key of THEIRS."""
+    """Return a function that runs one iteration with torch.distributed.pipelining.
+
+    Args:
+        name: a key of THEIRS.
+    """
     model, tokens, rank = model_of(z), tokens_of(z, micro_batches), dist.get_rank()
     stages_of_rank = 1 if name in ("GPipe", "1F1B") else 2
     stages = RANKS * stages_of_rank
@@ -179,7 +184,11 @@ def measure_all(rounds: int) -> dict[str, Any]:
 
 
 def report(found: dict[str, Any]) -> tuple[str, bool]:
-    """Return the tables of the results, and whether all goals are met. found: as `measure_all` returns it."""
+    """Return the tables of the results, and whether all goals are met.
+
+    Args:
+        found: as `measure_all` returns it.
+    """
     text, all_met = "", True
     for run in RUNS:
         rounds = len(next(iter(found[run]["times"][0].values())))
@@ -192,7 +201,11 @@ def report(found: dict[str, Any]) -> tuple[str, bool]:
 
 
 def _ratio_table(run: str, times: list[dict[str, list[float]]]) -> tuple[str, bool]:
-    """Return the table of the ratios of a run, and whether its goals are met. times: as in what `measure` returns."""
+    """Return the table of the ratios of a run, and whether its goals are met.
+
+    Args:
+        times: as in what `measure` returns.
+    """
     rows, all_met = [], True
     for first, second, most in GOALS[run]:
         of_group = next(x for x in times if first in x and second in x)
@@ -206,7 +219,10 @@ def _ratio_table(run: str, times: list[dict[str, list[float]]]) -> tuple[str, bo
 
 
 def _loop_table(run: str, found: dict[str, Any]) -> str:
-    """Return the table of the loops of a run: the time of an iteration, and the waits. found: as `measure` returns it.
+    """Return the table of the loops of a run: the time of an iteration, and the waits.
+
+    Args:
+        found: as `measure` returns it.
 
     For the tiny model it also has the time of an iteration divided by the number of instructions.
     """

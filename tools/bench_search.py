@@ -47,8 +47,11 @@ GROUPS = ("published", "uneven", "small")
 class Setting:
     """A problem to search.
 
-    group: one of GROUPS. seed: of the random setting and of the search. split, costs, links: as in `Given`, with fractions as
-    texts; if links is one text, it is the time of every message. limit: the most activations of each rank.
+    Attributes:
+        group: one of GROUPS.
+        seed: of the random setting and of the search.
+        split, costs, links: as in `Given`, with fractions as texts; if links is one text, it is the time of every message.
+        limit: the most activations of each rank.
     """
 
     group: str
@@ -77,7 +80,10 @@ class Setting:
 def drawn(group: str, seed: int) -> Setting:
     """Return a random setting: a placement, stages whose costs vary by up to about 30 %, and links of 0.1 to 0.5.
 
-    A forward costs about 1. group: `uneven` or `small`.
+    A forward costs about 1.
+
+    Args:
+        group: `uneven` or `small`.
     """
     r = random.Random(f"{group} {seed}")
     small = group == "small"

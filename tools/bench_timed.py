@@ -41,10 +41,13 @@ FASTEST_FIRST = ("chimera_zb", "chimera", "1f1b")  # a goal: at N = D, their mea
 
 @dataclass(frozen=True)
 class Row:
-    """What was predicted and measured of a schedule. depth, micro_batches: of one replica.
+    """What was predicted and measured of a schedule.
 
-    own: the values of its parameters besides D and N that differ from their defaults. predicted_s, measured_s: until the last
-    task ends. reason: why there is no program; empty if there is one.
+    Attributes:
+        depth, micro_batches: of one replica.
+        own: the values of its parameters besides D and N that differ from their defaults.
+        predicted_s, measured_s: until the last task ends.
+        reason: why there is no program; empty if there is one.
     """
 
     schedule: str
@@ -79,7 +82,11 @@ class Row:
 
 
 class Run:
-    """A program that this rank runs with timed stages. row: without measured times."""
+    """A program that this rank runs with timed stages.
+
+    Attributes:
+        row: without measured times.
+    """
 
     def __init__(self, row: Row, program: Program, unit_ms: int, transport: Gloo) -> None:
         settings = parse_options(["--timed", str(unit_ms)])

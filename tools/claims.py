@@ -31,8 +31,9 @@ SIMULATED = ("wall", "own", "least", "most", "activations")
 class Claim:
     """A published formula for a simulated number, written as `WHAT RELATION FORMULA when CONDITION`.
 
-    what: one of SIMULATED. relation: one of RELATIONS; `about` allows the number to differ by at most 10 % of the formula's
-    value.
+    Attributes:
+        what: one of SIMULATED.
+        relation: one of RELATIONS; `about` allows the number to differ by at most 10 % of the formula's value.
     """
 
     what: str
@@ -49,7 +50,11 @@ class Claim:
         return Claim(what, relation, formula, condition or ALWAYS)
 
     def value(self, env: Mapping[str, int]) -> int:
-        """Return the value of the formula. env: the value of each name."""
+        """Return the value of the formula.
+
+        Args:
+            env: the value of each name.
+        """
         return int(evaluate(expression(self.formula), env, Budget()))
 
     def holds(self, simulated: int, value: int) -> bool:
@@ -69,9 +74,11 @@ def expression(text: str) -> Expr:
 def table(definition: str) -> str:
     """Return a table of the simulated numbers of a schedule, and of the claims about them.
 
-    definition: `NAME -p X=Y ...`, then one line for each claim, and one for each `let NAME = EXPR` that formulas use. Formulas
-    may also use the parameters, the letters of the costs (of stage 0) and `makespan` (at hop cost 0). D is 4, 8 and 16. N is D,
-    2D and 4D, or as given by a line `sizes EXPR, ...`. The row of a size at which the schedule does not compile says why.
+    Args:
+        definition: `NAME -p X=Y ...`, then one line for each claim, and one for each `let NAME = EXPR` that formulas use.
+            Formulas may also use the parameters, the letters of the costs (of stage 0) and `makespan` (at hop cost 0). D is 4,
+            8 and 16. N is D, 2D and 4D, or as given by a line `sizes EXPR, ...`. The row of a size at which the schedule does
+            not compile says why.
 
     Raises AssertionError if a claim does not hold.
     """
@@ -114,7 +121,8 @@ def _costs_of(program: Program) -> str:
 def _row(program: Program, lets: Sequence[Sequence[str]], claims: Sequence[Claim], where: str) -> str:
     """Return a row: makespan and bubbles for each hop cost, activations, and the values of the claims whose condition holds.
 
-    where: the schedule and its sizes, for the message of an AssertionError.
+    Args:
+        where: the schedule and its sizes, for the message of an AssertionError.
     """
     h, costs, peak = program.header, program.costs, peaks(program)
     simulations = [simulate(program, {"hop": hop * costs.FWD[0]}) for hop in HOPS]

@@ -58,7 +58,8 @@ def _process_output(line: str) -> str:
 def console(body: str, slow: bool) -> str:
     """Return the text of a console block with the current output of its commands.
 
-    slow: whether commands that begin with SLOW are run too. If not, their output in the block stays as it is.
+    Args:
+        slow: whether commands that begin with SLOW are run too. If not, their output in the block stays as it is.
     """
     filled = ""
     commands = re.split(r"^(?=\$ )", body, flags=re.MULTILINE)  # each with the output that it has in the block

@@ -21,7 +21,8 @@ SLOTS = 4096  # for each channel, the number of messages whose times are kept: t
 class Delayed(Gloo):
     """gloo with a delay for each message, for the ranks of one host.
 
-    delay_s: the delay in seconds, 0 at first; it may be changed between two iterations.
+    Attributes:
+        delay_s: the delay in seconds, 0 at first; it may be changed between two iterations.
 
     The sender records the time at which each SEND begins, in a file that all ranks map into their memory. The receiver waits
     until the delay is over. No SEND waits for the delay, and the next message of the channel may be sent before it is over.
@@ -54,7 +55,12 @@ class Delayed(Gloo):
         return _DelayedPending(self, super().recv(peer, buffer), peer, slot)
 
     def wait_for(self, peer: int, slot: int) -> None:
-        """Wait until the delay of a message is over. peer: its sender. slot: of the time that the sender has recorded."""
+        """Wait until the delay of a message is over.
+
+        Args:
+            peer: its sender.
+            slot: of the time that the sender has recorded.
+        """
         begin = time.monotonic()
         due = float(self._times[peer, self.rank, slot]) + self.delay_s
         while (left := due - time.monotonic()) > 0:

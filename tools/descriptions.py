@@ -37,8 +37,11 @@ MEASURED_BLOCKS = 3
 class Measured:
     """How a preset is measured.
 
-    model: returns the model for a name and a sequence length. seq_len: the sequence length by default; None for images.
-    positions: as in `Preset`. blocks: the preset's number of blocks if its blocks are equal, otherwise None.
+    Attributes:
+        model: returns the model for a name and a sequence length.
+        seq_len: the sequence length by default; None for images.
+        positions: as in `Preset`.
+        blocks: the preset's number of blocks if its blocks are equal, otherwise None.
 
     With equal blocks, NAME/BLOCKS is the same model with another number of blocks. The preset is then measured with
     MEASURED_BLOCKS blocks, and one of the two further measurements has one block more. A preset whose blocks differ is measured
@@ -112,7 +115,10 @@ def _tree(description: ModelDescription) -> dict[str, Any]:
 
 
 def _fit(values: Sequence[Any]) -> Any:
-    """Return what the file has for a part of the description. values: this part in each measurement.
+    """Return what the file has for a part of the description.
+
+    Args:
+        values: this part in each measurement.
 
     Equal values stay as they are. Numbers that differ become terms.
     """
@@ -127,7 +133,10 @@ def _fit(values: Sequence[Any]) -> Any:
 
 
 def _terms(values: Sequence[int]) -> dict[str, int]:
-    """Return the terms of a number. values: for each of the LENGTHS, the numbers that were measured for the SAMPLE_COUNTS.
+    """Return the terms of a number.
+
+    Args:
+        values: for each of the LENGTHS, the numbers that were measured for the SAMPLE_COUNTS.
 
     For every length l the number is offset + slope * b, where b is the number of samples. Offset and slope are polynomials of
     degree 2 in l, through their values at the three LENGTHS. A description has no term l l without b. Raises ValueError for
@@ -148,7 +157,10 @@ def _terms(values: Sequence[int]) -> dict[str, int]:
 
 
 def _largest_of_sums(traces: Sequence[Sequence[int]]) -> Any:
-    """Return a peak as the largest of several sums. traces: a field of `HeldBytes` in each measurement.
+    """Return a peak as the largest of several sums.
+
+    Args:
+        traces: a field of `HeldBytes` in each measurement.
 
     The bytes after each operation are a sum of terms. A sum is left out if no factor of it is larger than that of another sum.
     """

@@ -57,8 +57,11 @@ PAGE = ROOT / "docs" / "models.md"
 class Comparison:
     """The losses of a model under one schedule, and without a pipeline.
 
-    parameters: the number of parameters of the model. losses: under the schedule. alone: without a pipeline; perturbed: without
-    a pipeline too, from weights that are changed by a rounding error.
+    Attributes:
+        parameters: the number of parameters of the model.
+        losses: under the schedule.
+        alone: without a pipeline.
+        perturbed: without a pipeline too, from weights that are changed by a rounding error.
     """
 
     parameters: int
@@ -85,14 +88,22 @@ def _difference(a: Sequence[float], b: Sequence[float]) -> float:
 def compare(name: str, iterations: int, micro_batch: int, length: int, rate: float) -> Iterator[Comparison]:
     """Train a model without a pipeline and under each of the SCHEDULES, and yield the comparison of each schedule.
 
-    name: as for `case_of`. micro_batch: in samples. length: tokens of a sample. rate: the learning rate.
+    Args:
+        name: as for `case_of`.
+        micro_batch: in samples.
+        length: tokens of a sample.
+        rate: the learning rate.
     """
     case, settings = case_of(name, micro_batch, length), Settings(iterations, SEED, micro_batch, rate)
     description = describe(case.model, micro_batch)
     (micro_batches,) = {sizes["N"] for sizes in SCHEDULES.values()}  # the same number for all schedules
 
     def without_pipeline(factor: float) -> list[float]:
-        """Return the losses of a training without a pipeline. factor: by which the initial weights are multiplied."""
+        """Return the losses of a training without a pipeline.
+
+        Args:
+            factor: by which the initial weights are multiplied.
+        """
         whole = case.whole()
         with torch.no_grad():
             for p in whole.parameters():

@@ -50,7 +50,11 @@ _DRAWING = re.compile(r"^# \$ (?P<command>chimerac .*)\n(?P<body>(?:#.*\n)*)", r
 
 
 def fill(text: str, slow: bool = False) -> str:
-    """Return the text of a Markdown file with its generated parts up to date. slow: with the output of `make ...` too."""
+    """Return the text of a Markdown file with its generated parts up to date.
+
+    Args:
+        slow: with the output of `make ...` too.
+    """
     text = _GENERATED.sub(lambda m: m["open"] + GENERATED[m["name"]](m["rest"].strip()) + m["close"], text)
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
 

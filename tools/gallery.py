@@ -102,7 +102,11 @@ def _span(values: tuple[Fraction | int, ...]) -> str:
 
 
 def slots(arguments: str) -> str:
-    """Return the drawing of a schedule in slots, as a fenced block. arguments: name and parameters, such as gpipe D=4 N=4."""
+    """Return the drawing of a schedule in slots, as a fenced block.
+
+    Args:
+        arguments: name and parameters, such as gpipe D=4 N=4.
+    """
     name, *parameters = arguments.split()
     sizes = {key: int(value) for key, _, value in (p.partition("=") for p in parameters)}
     program = compile_source(find(name), sizes).program

@@ -93,7 +93,11 @@ def _default(value: object) -> str:
 
 
 def library(columns: str) -> str:
-    """Return the table of the library's schedules. columns: `brief` leaves out the parameters and the sources."""
+    """Return the table of the library's schedules.
+
+    Args:
+        columns: `brief` leaves out the parameters and the sources.
+    """
     rows = [(e.name, e.parameters, e.title, e.source) for e in entries()]
     head = ("name", "parameters", "what it is", "source")
     shown = (0, 2) if columns == "brief" else (0, 1, 2, 3)  # the numbers of the columns
@@ -167,7 +171,11 @@ def run_figures(_: str) -> str:
 
 
 def searched(group: str) -> str:
-    """Return the table of the settings that tools/bench_search.py has searched, and a summary. group: one of its GROUPS."""
+    """Return the table of the settings that tools/bench_search.py has searched, and a summary.
+
+    Args:
+        group: one of its GROUPS.
+    """
     rows = json.loads((ROOT / f"docs/searched/{group}.json").read_text(encoding="utf-8"))
     is_published = group == "published"  # its settings have equal stages, and were not drawn with a seed
     bubble_columns = ["bubble", "least bubble"] if is_published else []

@@ -46,7 +46,11 @@ class FailedError(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check has found. passed: None if it was not run."""
+    """What a check has found.
+
+    Attributes:
+        passed: None if it was not run.
+    """
 
     check: str
     found: str
@@ -72,7 +76,11 @@ def run_command(*arguments: str) -> str:
 
 
 def train(schedule: str, sizes: Mapping[str, int], *options: str) -> str:
-    """Run interpreter/run.py on as many ranks as the program has; return its output. sizes: the schedule's parameters."""
+    """Run interpreter/run.py on as many ranks as the program has; return its output.
+
+    Args:
+        sizes: the schedule's parameters.
+    """
     parameters = [word for name, value in sizes.items() for word in ("-p", f"{name}={value}")]
     return run_command("interpreter/run.py", f"schedules/{schedule}.sched", *parameters, *options)
 
@@ -86,7 +94,11 @@ def tests() -> str:
 
 
 def gradients(transport: str, ranks: int) -> str:
-    """Compare the gradients of `ranks` ranks on GPUs with those of one process. transport: as for `--transport`."""
+    """Compare the gradients of `ranks` ranks on GPUs with those of one process.
+
+    Args:
+        transport: as for `--transport`.
+    """
     for schedule in ("1f1b", "chimera"):
         options = ("--model", "gpt-nano", "--iterations", "3", "--check-gradients", "--transport", transport)
         if EQUAL not in train(schedule, {"D": ranks, "N": 2 * ranks}, *options):
@@ -170,7 +182,11 @@ CHECKS: Sequence[tuple[str, int, Callable[[], str]]] = (
 
 
 def outcomes(gpus: int, checks: Sequence[tuple[str, int, Callable[[], str]]] = CHECKS) -> list[Outcome]:
-    """Run the checks, one after the other. gpus: how many GPUs this host has."""
+    """Run the checks, one after the other.
+
+    Args:
+        gpus: how many GPUs this host has.
+    """
     found = []
     for name, needed, check in checks:
         print(f"{name} ...", file=sys.stderr, flush=True)

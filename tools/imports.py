@@ -18,7 +18,12 @@ PACKAGES = ("chimera_ir", "compiler", "models", "interpreter", "schedules", "exp
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """An import of the module `target` in the module `source`. lazy: inside a function; typing: only for the type checker."""
+    """An import of the module `target` in the module `source`.
+
+    Attributes:
+        lazy: inside a function.
+        typing: only for the type checker.
+    """
 
     source: str
     target: str
@@ -50,7 +55,11 @@ def imports() -> tuple[Import, ...]:
 
 
 def _imports_of(source: str, node: ast.AST, lazy: bool = False, typing: bool = False) -> Iterator[Import]:
-    """Yield the imports below a node of the module `source`. lazy, typing: as in `Import`, for the node."""
+    """Yield the imports below a node of the module `source`.
+
+    Args:
+        lazy, typing: as in `Import`, for the node.
+    """
     for child in ast.iter_child_nodes(node):
         match child:
             case ast.Import(names=names):
@@ -76,7 +85,8 @@ def part(module: str) -> str:
 def graph(of_parts: bool = False) -> nx.DiGraph:
     """Return the graph of the imports between modules, without those of ENTRY.
 
-    of_parts: between the parts of the project instead (`part`).
+    Args:
+        of_parts: between the parts of the project instead (`part`).
     """
     key = part if of_parts else str
     pairs = {(key(i.source), key(i.target)) for i in imports() if i.source != ENTRY}

@@ -52,7 +52,9 @@ Figures = tuple[int, int]  # estimate and peak of a rank, in bytes
 def measured(name: str, schedule: str, micro_batch: int, length: int) -> Figures:
     """Train on this rank, and return its estimated and measured peaks in bytes.
 
-    micro_batch: samples of a micro-batch. length: tokens of a sample; 0 for images.
+    Args:
+        micro_batch: samples of a micro-batch.
+        length: tokens of a sample; 0 for images.
     """
     torch.set_num_threads(1)
     case = case_of(name, micro_batch, length)

@@ -66,9 +66,10 @@ MODEL_CHOICE, MEASURED_BEST = (32, 16), (8, 64)
 class Speed:
     """The speed of a configuration at one link.
 
-    ranks (D, of one replica), width, micro_batch, recompute: as in `Configuration`. what: the schedule with its parameters
-    besides D and N. shares: of the iteration's time, for computing, bubble and communication. what and shares are empty for a
-    closed form.
+    Attributes:
+        ranks, width, micro_batch, recompute: as in `Configuration`. ranks is D, of one replica.
+        what: the schedule with its parameters besides D and N; empty for a closed form.
+        shares: of the iteration's time, for computing, bubble and communication; empty for a closed form.
     """
 
     samples_per_s: float
@@ -89,7 +90,9 @@ class Speed:
 def problem(schedules: Sequence[str], ranks: int, link: Link, pairs: Sequence[int] = (1,)) -> Problem:
     """Return the problem of a plan for GPT-2, as `chimerac plan --zero never` has it, with one sample for each rank.
 
-    ranks: of all replicas together. pairs: the values of f that are tried; Chimera has 2f pipes.
+    Args:
+        ranks: of all replicas together.
+        pairs: the values of f that are tried; Chimera has 2f pipes.
     """
     profile = find_profile(PROFILE, MODEL)
     state = state_of(optimizer=None, zero=False, precision=profile.precision, profile=profile)
@@ -103,7 +106,11 @@ def synchronous(schedules: Sequence[str], link: Link, pairs: Sequence[int] = (1,
 
 
 def speed(outcome: Outcome, batch: int) -> Speed:
-    """Return the speed of a configuration that fits. batch: samples of an iteration."""
+    """Return the speed of a configuration that fits.
+
+    Args:
+        batch: samples of an iteration.
+    """
     c, total = outcome.configuration, outcome.makespan
     assert total is not None, "the configuration does not fit"
     own = "".join(f" {name}={value}" for name, value in c.own)
@@ -112,7 +119,11 @@ def speed(outcome: Outcome, batch: int) -> Speed:
 
 
 def asynchronous(scheme: Scheme, link: Link, hidden: bool, ranks: int = RANKS) -> Speed:
-    """Return the fastest configuration of a closed form that fits. hidden: as for `seconds_per_micro_batch`."""
+    """Return the fastest configuration of a closed form that fits.
+
+    Args:
+        hidden: as for `seconds_per_micro_batch`.
+    """
     return max(_asynchronous(scheme, link, hidden, ranks), key=lambda found: found.samples_per_s)
 
 
@@ -170,7 +181,9 @@ def speeds(link: Link) -> dict[str, tuple[Speed, ...]]:
 def ratios(by_link: Mapping[Link, Mapping[str, Sequence[Speed]]], chimera: str, name: str) -> list[float]:
     """Return how many times faster Chimera is than a scheme, at every link and with both of a closed form's configurations.
 
-    chimera: a name of CHIMERA. name: that of the scheme.
+    Args:
+        chimera: a name of CHIMERA.
+        name: that of the scheme.
     """
     return [found[chimera][0].samples_per_s / other.samples_per_s for found in by_link.values() for other in found[name]]
 
@@ -213,8 +226,10 @@ def share_table(by_link: Mapping[Link, Mapping[str, Sequence[Speed]]]) -> str:
 class Choice:
     """Configurations of Chimera on 512 ranks at one link. Throughputs are in samples per second.
 
-    best: the planner's choice. of_model, of_measured: the throughputs of MODEL_CHOICE and of MEASURED_BEST, simulated.
-    equations: the throughputs of these two by the paper's equation.
+    Attributes:
+        best: the planner's choice.
+        of_model, of_measured: the throughputs of MODEL_CHOICE and of MEASURED_BEST, simulated.
+        equations: the throughputs of these two by the paper's equation.
     """
 
     link: Link

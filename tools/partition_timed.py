@@ -38,7 +38,8 @@ HEAD = ("stages", "equal blocks, ms", "cut by estimate, ms", "equal / cut", "cut
 def layer_s(model: Model, layer: int, inputs: Values | None) -> float:
     """Return the median processor time of a forward and a backward of a layer, in seconds; of the last layer with the loss.
 
-    inputs: what a layer that is not the first reads; None for the first.
+    Args:
+        inputs: what a layer that is not the first reads; None for the first.
     """
     stage, example = model.build_stage(range(layer, layer + 1), SEED), model.example(SAMPLES)
     taken = []
@@ -66,12 +67,19 @@ def layer_times(name: str, length: int) -> list[float]:
 
 
 def slowest(times: Sequence[float], cuts: Sequence[int]) -> float:
-    """Return the time of the slowest stage. cuts: as in `Partition` (chimera_ir/partition.py)."""
+    """Return the time of the slowest stage.
+
+    Args:
+        cuts: as in `Partition` (chimera_ir/partition.py).
+    """
     return max(sum(times[a:b]) for a, b in pairwise(cuts))
 
 
 def equal_blocks(layers: int, stages: int) -> list[int]:
-    """Return the cuts with equal numbers of blocks. layers: the number of blocks, plus two for the embedding and the head.
+    """Return the cuts with equal numbers of blocks.
+
+    Args:
+        layers: the number of blocks, plus two for the embedding and the head.
 
     Raises ValueError if the blocks cannot be shared equally.
     """

@@ -32,7 +32,11 @@ DIGITS = 9  # after the decimal point, of a time in seconds
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """A GPU with its published times of a layer, and an assumed link between two GPUs. link_source: a text about the link."""
+    """A GPU with its published times of a layer, and an assumed link between two GPUs.
+
+    Attributes:
+        link_source: a text about the link.
+    """
 
     name: str
     forward_ms: float
@@ -84,7 +88,11 @@ def profile_of(model: str, hardware: Hardware) -> Profile:
 
 
 def _times(description: ModelDescription, hardware: Hardware, reference: int) -> tuple[LayerTimes, ...]:
-    """Return the times of all layers for one micro-batch. reference: the cost of the published layer and micro-batch."""
+    """Return the times of all layers for one micro-batch.
+
+    Args:
+        reference: the cost of the published layer and micro-batch.
+    """
 
     def seconds(published_ms: float, cost: int) -> float:
         return round(published_ms / 1000 * cost / reference, DIGITS)

@@ -26,7 +26,11 @@ def saved() -> bytes:
 
 
 def _shared(value: Any, seen: dict[str, Any]) -> Any:
-    """Return a value whose equal parts are one object. seen: the parts so far, by their texts."""
+    """Return a value whose equal parts are one object.
+
+    Args:
+        seen: the parts so far, by their texts.
+    """
     if isinstance(value, dict):
         value = {key: _shared(part, seen) for key, part in value.items()}
     elif isinstance(value, list | tuple):

@@ -76,7 +76,11 @@ class RandomImages(Samples):
 
 
 class Whole(nn.Module):
-    """A model of transformers in one process, without the runtime. reads: the names of the fields that it reads."""
+    """A model of transformers in one process, without the runtime.
+
+    Attributes:
+        reads: the names of the fields that it reads.
+    """
 
     def __init__(self, module: nn.Module, reads: Sequence[str]) -> None:
         super().__init__()
@@ -89,7 +93,11 @@ class Whole(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A model with its samples. whole: returns the model in one process, with the initial weights that the stages have."""
+    """A model with its samples.
+
+    Attributes:
+        whole: returns the model in one process, with the initial weights that the stages have.
+    """
 
     model: Model
     samples: Samples
@@ -105,7 +113,11 @@ class Case:
 
 
 def case_of(name: str, micro_batch: int, length: int) -> Case:
-    """Return the case of a preset, or of a model of CONFIGS by the name hf:KIND. length: tokens of a sample of text."""
+    """Return the case of a preset, or of a model of CONFIGS by the name hf:KIND.
+
+    Args:
+        length: tokens of a sample of text.
+    """
     if name in NAMES:
         return _of_transformers(name.removeprefix(HUGGING_FACE), micro_batch, length)
     model = preset(name, length)
@@ -113,7 +125,10 @@ def case_of(name: str, micro_batch: int, length: int) -> Case:
 
 
 def samples_for(name: str, length: int) -> Samples:
-    """Return samples on which a preset can be trained. length: tokens of a sample of text.
+    """Return samples on which a preset can be trained.
+
+    Args:
+        length: tokens of a sample of text.
 
     A CNN gets the digits if it reads images of their size, otherwise random images.
     """

@@ -92,7 +92,11 @@ def write_sources(folder: Path) -> None:
 def _with_links(path: Path, names: dict[Path, str], sources: dict[Path, str]) -> str:
     """Return the text of a page, in which links to files of the project lead to pages and copied files of the site.
 
-    names: as in `pages`. sources: the linked files and folders that need a page of their own are added. Raises LinkError.
+    Args:
+        names: as in `pages`.
+        sources: the linked files and folders that need a page of their own are added.
+
+    Raises LinkError.
     """
     text = path.read_text(encoding="utf-8")
 
@@ -141,7 +145,11 @@ def _api() -> str:
 
 
 def _index(names: set[str]) -> str:
-    """Return the first page, with the lists of the navigation. names: of all other pages."""
+    """Return the first page, with the lists of the navigation.
+
+    Args:
+        names: of all other pages.
+    """
     named = {name for listed in LISTS.values() for name in listed}
     lists = {**LISTS, REST: tuple(sorted(names - named))}
     blocks = []

@@ -12,7 +12,7 @@ from chimerac.compiler.syntax.grammar import keywords
 
 project = "chimerac"
 author = "the authors of chimerac"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "chimerac"
@@ -29,6 +29,7 @@ autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 add_module_names = False
+napoleon_use_ivar = True  # attributes as a list: otherwise Sphinx would find each of them described twice
 
 
 _SPECIAL = re.compile(r"([*|\\]|\w_(?=\W|$))")  # what reStructuredText would interpret
@@ -57,11 +58,19 @@ class SchedLexer(RegexLexer):
 def as_rst(_app: Any, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
     """Change a docstring, which is plain text with `code` and indented examples in it, to reStructuredText.
 
-    lines: of the docstring; they are changed in place. Sphinx gives the other arguments too.
+    The sections Args and Attributes stay as they are, apart from special characters: sphinx.ext.napoleon reads them.
+
+    Args:
+        lines: of the docstring; they are changed in place.
+
+    Sphinx gives the other arguments too.
     """
     changed: list[str] = []
+    is_in_section = False
     for line in lines:
-        is_example = line.startswith("    ")
+        if line and not line.startswith(" "):
+            is_in_section = line in ("Args:", "Attributes:")
+        is_example = line.startswith("    ") and not is_in_section
         if is_example and changed and not changed[-1].strip():
             before = next((earlier for earlier in reversed(changed) if earlier.strip()), "")
             # `::` begins a literal block. An example may have blank lines inside.
@@ -82,4 +91,4 @@ def _escaped(special: re.Match[str]) -> str:
 def setup(app: Any) -> None:
     """Register the colours and the change of docstrings; called by Sphinx."""
     app.add_lexer("sched", SchedLexer)
-    app.connect("autodoc-process-docstring", as_rst)
+    app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon

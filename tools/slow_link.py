@@ -33,7 +33,8 @@ class SlowLink(Gloo):
     when all of these ranks have launched it and their links are free. A rank's all-reduces use its link one after another, in
     the order of their launches. A thread runs them with gloo, and delays the end of each until the link would have carried it.
 
-    bandwidth: in bytes per second, infinite at first; it may be changed between two iterations.
+    Attributes:
+        bandwidth: in bytes per second, infinite at first; it may be changed between two iterations.
     """
 
     def __init__(self) -> None:

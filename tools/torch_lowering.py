@@ -36,7 +36,11 @@ KINDS = {"1f1b": (_Looped, 1), "interleaved": (_Looped, 2), "zb_v": (_V, 2)}
 
 
 def lowered(name: str, D: int, N: int) -> int:  # noqa: N803
-    """Generate and lower a schedule for all ranks; return the number of actions of all ranks. name: a key of KINDS."""
+    """Generate and lower a schedule for all ranks; return the number of actions of all ranks.
+
+    Args:
+        name: a key of KINDS.
+    """
     schedule_class, count = KINDS[name]
     stages_of_rank = [SimpleNamespace(num_stages=count * D, group_size=D, group_rank=0, submod=None) for _ in range(count)]
     schedule = schedule_class(stages_of_rank, N)  # the constructor for one rank makes and lowers the orders of all ranks

@@ -24,7 +24,9 @@ MAX_KINDS = 12  # of tasks, in the table of the largest differences
 class IterationFigures:
     """One iteration, predicted or measured. Times are in `Beside.unit`.
 
-    makespan: until the last task and the last all-reduce have ended. busy: of each rank, how long its tasks take together.
+    Attributes:
+        makespan: until the last task and the last all-reduce have ended.
+        busy: of each rank, how long its tasks take together.
     """
 
     makespan: float
@@ -44,7 +46,11 @@ class IterationFigures:
 
 @dataclass(frozen=True, slots=True)
 class KindOfTask:
-    """The tasks of one operation on one stage. predicted, measured: the mean time of a task, in `Beside.unit`."""
+    """The tasks of one operation on one stage.
+
+    Attributes:
+        predicted, measured: the mean time of a task, in `Beside.unit`.
+    """
 
     op: Op
     stage: int
@@ -62,9 +68,12 @@ class KindOfTask:
 class Beside:
     """A measured iteration beside the predicted one, in one unit of time.
 
-    unit: of the measured times. unit_of_cost: where the predicted times are costs, how long one unit of cost is, in `unit`. It
-    is chosen so that all tasks together take as long as measured. None if predicted and measured times have the same unit, or
-    both have units of time. kinds: those with the largest difference first.
+    Attributes:
+        unit: of the measured times.
+        unit_of_cost: where the predicted times are costs, how long one unit of cost is, in `unit`. It is chosen so that all
+            tasks together take as long as measured. None if predicted and measured times have the same unit, or both have units
+            of time.
+        kinds: those with the largest difference first.
     """
 
     predicted: IterationFigures
@@ -75,7 +84,11 @@ class Beside:
 
 
 def beside(s: Simulation, measured: Timeline) -> Beside:
-    """Return a measured timeline of a program beside its simulation. measured: a bar for every row, in the order of rows."""
+    """Return a measured timeline of a program beside its simulation.
+
+    Args:
+        measured: a bar for every row, in the order of rows.
+    """
     p = s.program
     is_task = p.table.is_task
     predicted_lengths = np.where(is_task, s.lengths, 0) / s.scale
@@ -106,8 +119,10 @@ def time_factor(s: Simulation, measured: Timeline) -> tuple[float, float | None]
 def _figures(p: Program, timeline: Timeline, lengths: Floats, makespan: float, factor: float) -> IterationFigures:
     """Return the figures of a timeline.
 
-    lengths: of its tasks by row, 0 for other rows. lengths, makespan: in the measured unit. factor: from the timeline's unit to
-    the measured one.
+    Args:
+        lengths: of its tasks by row, 0 for other rows.
+        lengths, makespan: in the measured unit.
+        factor: from the timeline's unit to the measured one.
     """
     busy = np.zeros(p.world)
     np.add.at(busy, p.rank_of, lengths)
@@ -116,7 +131,11 @@ def _figures(p: Program, timeline: Timeline, lengths: Floats, makespan: float, f
 
 
 def _kinds(p: Program, predicted: Floats, measured: Floats) -> tuple[KindOfTask, ...]:
-    """Return the kinds of tasks, those with the largest difference first. predicted, measured: how long each row runs."""
+    """Return the kinds of tasks, those with the largest difference first.
+
+    Args:
+        predicted, measured: how long each row runs.
+    """
     t = p.table
     rows = np.flatnonzero(t.is_task)
     keys, index, counts = np.unique(t.stage[rows] * len(FORMS) + t.op[rows], return_inverse=True, return_counts=True)

@@ -17,7 +17,8 @@ from chimerac.compiler.analyze.simulate import Simulation
 class Step:
     """A part of the critical path, in the units of the simulation.
 
-    row: that of the task, of the message's SEND, or of the all-reduce's ALLREDUCE on one of its ranks.
+    Attributes:
+        row: that of the task, of the message's SEND, or of the all-reduce's ALLREDUCE on one of its ranks.
     """
 
     kind: Literal["task", "message", "all-reduce"]
@@ -75,7 +76,8 @@ def _merged(path: Sequence[Step]) -> list[Step]:
 def _tasks(s: Simulation, row: int, bars: tuple[Ints, Ints]) -> list[Step]:
     """Return the step of a task, or the steps of both tasks of an overlapped pair, without those that take no time.
 
-    bars: `Simulation.separate_bars`.
+    Args:
+        bars: `Simulation.separate_bars`.
     """
     start, end = bars
     rows = (row, row + 1) if s.program.table.flags[row] & OVERLAP else (row,)
@@ -121,10 +123,14 @@ def _is_second(s: Simulation, nodes: int) -> Ints:
 class Idle:
     """How long a rank waits for what, in the units of the simulation. The sum of all is its wall bubble.
 
-    fill: until the value for its first task is sent. value: until a value for a later task is sent. transfer: for a value that
-    is sent and on its way. window: in a SEND, for an earlier message of its channel, or with window 0 or on `rendezvous` for
-    its own RECV; with window 0 on `paired` and `serial`, in the instruction after the SEND, for the SEND's message. all_reduce:
-    after its last instruction, while one of its all-reduces runs. drain: the rest, until the iteration ends.
+    Attributes:
+        fill: until the value for its first task is sent.
+        value: until a value for a later task is sent.
+        transfer: for a value that is sent and on its way.
+        window: in a SEND, for an earlier message of its channel, or with window 0 or on `rendezvous` for its own RECV; with
+            window 0 on `paired` and `serial`, in the instruction after the SEND, for the SEND's message.
+        all_reduce: after its last instruction, while one of its all-reduces runs.
+        drain: the rest, until the iteration ends.
     """
 
     fill: int

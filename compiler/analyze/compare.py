@@ -45,13 +45,15 @@ LeastAndMost = tuple[Fraction, Fraction]  # the least and the most over the rank
 class Setting:
     """What all compared schedules are given.
 
-    parameters: by name; a schedule gets those that it has. D is the number of ranks of a pipeline, N that of whole
-    micro-batches. costs: F, B, I, W and R of one rank's share for one whole micro-batch, and hop of one message. Costs that are
-    left out follow from the others: B is I + W; with B and one half the other half is the rest, and with B alone each half is
-    half of it; R is F. All others are those of `DEFAULT_COSTS`.
-
-    width: the number of replicas. recompute: replaces the schedules' own choice; None: their own. unit: of the times, '' for
-    that of the costs.
+    Attributes:
+        parameters: by name; a schedule gets those that it has. D is the number of ranks of a pipeline, N that of whole
+            micro-batches.
+        costs: F, B, I, W and R of one rank's share for one whole micro-batch, and hop of one message. Costs that are left out
+            follow from the others: B is I + W; with B and one half the other half is the rest, and with B alone each half is
+            half of it; R is F. All others are those of `DEFAULT_COSTS`.
+        width: the number of replicas.
+        recompute: replaces the schedules' own choice; None: their own.
+        unit: of the times, '' for that of the costs.
     """
 
     parameters: Mapping[str, int] = field(default_factory=dict)
@@ -85,9 +87,11 @@ class Setting:
 class ForModel:
     """A model, for the figures in bytes.
 
-    describe: returns the program with its partition, and the description for the size of its micro-batches; state: of the
-    optimizer; limit: the most bytes that a rank may need; None: any number. durations: of a program on given hardware, in the
-    place of costs; None: the costs of the setting.
+    Attributes:
+        describe: returns the program with its partition, and the description for the size of its micro-batches.
+        state: of the optimizer.
+        limit: the most bytes that a rank may need; None: any number.
+        durations: of a program on given hardware, in the place of costs; None: the costs of the setting.
     """
 
     describe: Callable[[Program], tuple[Program, ModelDescription]]
@@ -100,8 +104,10 @@ class ForModel:
 class Bytes:
     """Three numbers of bytes, each of the rank with most of them.
 
-    memory: what the rank holds at its peak; messages: what it sends to other ranks in an iteration; all_reduced: what it sends
-    in its all-reduces.
+    Attributes:
+        memory: what the rank holds at its peak.
+        messages: what it sends to other ranks in an iteration.
+        all_reduced: what it sends in its all-reduces.
     """
 
     memory: int
@@ -113,16 +119,19 @@ class Bytes:
 class Figures:
     """One iteration of a schedule.
 
-    makespan: in the unit of the setting, as all times; exposed: the exposed communication of the rank with most of it;
-    bubble_ratio: the idle share of all ranks' time; wall_bubble: idle time of a rank.
-
-    activations: alive at the peak of a rank, where a share of the model for a whole micro-batch counts as 1; weights: copies of
-    stages on a rank, in shares; messages: values that the rank with most of them sends, in whole micro-batches; all_reduced:
-    what the rank with most of it sends in the all-reduces of stages, in shares. In a ring of r ranks each rank sends
-    2 (r - 1) / r times the size of the gradients. The all-reduces of tied sets are not counted.
-
-    recomputed: stages that recompute. description: of the model, for the size of the schedule's micro-batches; bytes: what the
-    model needs; both are None without a model.
+    Attributes:
+        makespan: in the unit of the setting, as all times.
+        exposed: the exposed communication of the rank with most of it.
+        bubble_ratio: the idle share of all ranks' time.
+        wall_bubble: idle time of a rank.
+        activations: alive at the peak of a rank, where a share of the model for a whole micro-batch counts as 1.
+        weights: copies of stages on a rank, in shares.
+        messages: values that the rank with most of them sends, in whole micro-batches.
+        all_reduced: what the rank with most of it sends in the all-reduces of stages, in shares. In a ring of r ranks each rank
+            sends 2 (r - 1) / r times the size of the gradients. The all-reduces of tied sets are not counted.
+        recomputed: stages that recompute.
+        description: of the model, for the size of the schedule's micro-batches.
+        bytes: what the model needs; both are None without a model.
     """
 
     makespan: Fraction
@@ -150,7 +159,10 @@ class Compared:
 
 
 def compare(schedules: Mapping[str, Source], setting: Setting, model: ForModel | None = None) -> list[Compared]:
-    """Return each schedule, in the given order, with its figures or the reason why it cannot run. schedules: texts by name.
+    """Return each schedule, in the given order, with its figures or the reason why it cannot run.
+
+    Args:
+        schedules: texts by name.
 
     Raises ChimeraError for a text that is wrong at every size, E002 for costs that contradict each other, E203 for a parameter
     that none of the schedules has, and E204 for one that has no default and is not given.
@@ -213,7 +225,8 @@ def _other_work(program: Program, setting: Setting) -> str:
 def _reason(d: Diagnostic, is_n_of_setting: bool) -> str:
     """Return a finding in one line. The help is added only for E210, which advises another value of a parameter.
 
-    is_n_of_setting: whether the schedule's N is that of the setting. If it is not, the advice would be wrong.
+    Args:
+        is_n_of_setting: whether the schedule's N is that of the setting. If it is not, the advice would be wrong.
     """
     has_help = d.code == "E210" and d.help and is_n_of_setting
     return f"{d.code}: {d.message}" + (f"; {d.help}" if has_help else "")
@@ -263,7 +276,11 @@ def _bytes(program: Program, description: ModelDescription, model: ForModel) -> 
 
 
 def _sent(program: Program, amount: Callable[[Value, int, int], int]) -> Iterator[int]:
-    """Yield what each rank sends. amount: of a message, by its value, its stage and the number of its micro-batches."""
+    """Yield what each rank sends.
+
+    Args:
+        amount: of a message, by its value, its stage and the number of its micro-batches.
+    """
     t = program.table
     for begin, end in pairwise(program.offsets.tolist()):
         rows = begin + np.flatnonzero(t.op[begin:end] == Op.SEND)
@@ -272,7 +289,11 @@ def _sent(program: Program, amount: Callable[[Value, int, int], int]) -> Iterato
 
 
 def _all_reduced(program: Program, amount: Callable[[Collective], Fraction | int]) -> Iterator[Fraction]:
-    """Yield what each rank sends in all-reduces, each over a ring. amount: of the gradients of an all-reduce."""
+    """Yield what each rank sends in all-reduces, each over a ring.
+
+    Args:
+        amount: of the gradients of an all-reduce.
+    """
     t = program.table
     for begin, end in pairwise(program.offsets.tolist()):
         rows = begin + np.flatnonzero(t.op[begin:end] == Op.ALLREDUCE)

@@ -23,9 +23,11 @@ FIELDS = ("ranks", "stages", "micro_batches", "width", "micro_batch_size", "kind
 class RankDiff:
     """The stream of one rank in two programs, `a` and `b`.
 
-    same: the number of instructions that are in both and did not move. moved: (row in a, row in b) of those that moved.
-    removed: the rows of a whose instructions this rank does not have in b; added: the rows of b whose instructions it does not
-    have in a.
+    Attributes:
+        same: the number of instructions that are in both and did not move.
+        moved: (row in a, row in b) of those that moved.
+        removed: the rows of a whose instructions this rank does not have in b.
+        added: the rows of b whose instructions it does not have in a.
     """
 
     rank: int
@@ -44,9 +46,12 @@ class RankDiff:
 class ProgramDiff:
     """Two programs beside each other.
 
-    header: the differences of their headers, in words. ranks: one for each global rank that either has. gone_to: by the row of
-    a removed task, the rank that has this task in b; come_from: by the row of an added task, the rank that has it in a. Tasks
-    that only one program has are left out. If only the flags of a task differ, it is removed and added on the same rank.
+    Attributes:
+        header: the differences of their headers, in words.
+        ranks: one for each global rank that either has.
+        gone_to: by the row of a removed task, the rank that has this task in b.
+        come_from: by the row of an added task, the rank that has it in a. Tasks that only one program has are left out. If only
+            the flags of a task differ, it is removed and added on the same rank.
     """
 
     header: tuple[str, ...]
@@ -108,7 +113,9 @@ def _task_key(program: Program, row: int) -> Hashable:
 def _rank_diff(rank: int, keys_a: Sequence[Hashable], rows_a: range, keys_b: Sequence[Hashable], rows_b: range) -> RankDiff:
     """Return what differs between the streams of a rank in two programs.
 
-    keys_a, keys_b: what `_keys` returns for the programs; rows_a, rows_b: the rows of the two streams.
+    Args:
+        keys_a, keys_b: what `_keys` returns for the programs.
+        rows_a, rows_b: the rows of the two streams.
     """
     # By the key of an instruction and how often this key came before: a program that is not verified may repeat an instruction.
     row_in_b: dict[tuple[Hashable, int], int] = {}

@@ -34,8 +34,11 @@ PER_SECOND, PER_MILLISECOND = 10**9, 10**6  # nanoseconds
 class Durations:
     """Integers in units of 1 / `scale` of `unit`, which is '' for the unit of costs.
 
-    costs: of the tasks. latency, occupied: by row, read only at SENDs: a message arrives latency + occupied after it began, and
-    its channel is free for the next one after `occupied`. collectives: how long each of `Program.collectives` takes.
+    Attributes:
+        costs: of the tasks.
+        latency, occupied: by row, read only at SENDs: a message arrives latency + occupied after it began, and its channel is
+            free for the next one after `occupied`.
+        collectives: how long each of `Program.collectives` takes.
     """
 
     costs: Costs
@@ -54,9 +57,11 @@ class Durations:
 class Network:
     """The links between the ranks, in seconds and bytes.
 
-    link: between any two ranks that are not in `others`. others: links by (sender, receiver), which are global ranks.
-    all_reduce_s: the function from the numbers of ranks and bytes of an all-reduce to its time; None for the time of
-    Rabenseifner's algorithm on `link`.
+    Attributes:
+        link: between any two ranks that are not in `others`.
+        others: links by (sender, receiver), which are global ranks.
+        all_reduce_s: the function from the numbers of ranks and bytes of an all-reduce to its time; None for the time of
+            Rabenseifner's algorithm on `link`.
     """
 
     link: Link
@@ -65,7 +70,10 @@ class Network:
 
 
 def cost_durations(program: Program, given: Mapping[str, Fraction | Decimal | float] | None = None) -> Durations:
-    """Return the durations by the costs of the program. given: any of F, B, I, W, R and hop, in place of its own; may be None.
+    """Return the durations by the costs of the program.
+
+    Args:
+        given: any of F, B, I, W, R and hop, in place of its own; may be None.
 
     A message takes `hop` and does not occupy its channel. An all-reduce takes no time. Raises ChimeraError E002 for an invalid
     cost, and for costs that could not be added up exactly.
@@ -88,10 +96,13 @@ def measured_durations(
 ) -> Durations:
     """Return the durations by times in seconds; their unit is a millisecond, and they are rounded to nanoseconds.
 
-    tasks: for FWD, BWD, BWD_INPUT, BWD_WEIGHT and RECOMPUTE, how long a task of one micro-batch takes on each stage.
-    message_bytes: the function from a value, the stage that reads it and the number of micro-batches to the bytes of a message.
-    reduced_bytes: the function from an all-reduce to its bytes. Raises ChimeraError E002 for a task's time that is negative or
-    not finite, and for times that could not be added up exactly.
+    Args:
+        tasks: for FWD, BWD, BWD_INPUT, BWD_WEIGHT and RECOMPUTE, how long a task of one micro-batch takes on each stage.
+        message_bytes: the function from a value, the stage that reads it and the number of micro-batches to the bytes of a
+            message.
+        reduced_bytes: the function from an all-reduce to its bytes.
+
+    Raises ChimeraError E002 for a task's time that is negative or not finite, and for times that could not be added up exactly.
     """
     named: dict[str, Any] = {}
     for op in TIMES:
@@ -113,7 +124,10 @@ def measured_durations(
 def profiled_durations(
     program: Program, model: ModelDescription, profile: Profile, network: Network | None = None
 ) -> Durations:
-    """Return the durations of a program by a profile. network: None for the links and all-reduces of the profile.
+    """Return the durations of a program by a profile.
+
+    Args:
+        network: None for the links and all-reduces of the profile.
 
     Raises ChimeraError: E002 for times that could not be added up exactly; E705, E706 as `partition_for`; E714 for a profile of
     another model; E715 for micro-batches of a size for which the profile has no times.
@@ -129,7 +143,9 @@ def profiled_durations(
 def stage_seconds(profile: Profile, samples: int, layers: Sequence[range]) -> dict[Op, list[float]]:
     """Return by operation how long a task of each stage takes for one micro-batch, in seconds. Raises ChimeraError E715.
 
-    samples: of a micro-batch; layers: of each stage.
+    Args:
+        samples: of a micro-batch.
+        layers: of each stage.
     """
     times = profile.times(samples)
     return {
@@ -162,7 +178,10 @@ def reduced_sizes(program: Program, model: ModelDescription, stages: Sequence[St
 
 
 def nanoseconds(seconds: float) -> int:
-    """Return a time in nanoseconds. seconds: may be infinite.
+    """Return a time in nanoseconds.
+
+    Args:
+        seconds: may be infinite.
 
     If even the seconds exceed limits.TIME, the result is limits.TIME seconds in nanoseconds. That still exceeds limits.TIME
     nanoseconds, the most that times may add up to.
@@ -207,7 +226,11 @@ def _check_total(total: int, scale: int) -> None:
 
 
 def _scaled(own: Costs, given: Mapping[str, Fraction], stages: int) -> tuple[Costs, int]:
-    """Return integer costs and the factor by which they were multiplied. own: the program's; given: those that replace them.
+    """Return integer costs and the factor by which they were multiplied.
+
+    Args:
+        own: the program's.
+        given: those that replace them.
 
     Where I or W is given and B is not, B is I + W. If neither the program nor `given` has R, it is F (`Costs.of`).
     """

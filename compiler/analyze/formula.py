@@ -25,9 +25,11 @@ from chimerac.compiler.analyze.simulate import Simulation, simulate
 class ClosedEquation:
     """The terms of the equation. Times are in units of 1 / `scale`, as the durations that it was computed from.
 
-    forwards, backwards: C_f and C_b. Each half of a split backward counts as a backward pass, and so does a RECOMPUTE. forward,
-    backward: F_t C_f and B_t C_b, the times of all these passes. message: C_p2p, the time of the longest message. unoverlapped:
-    C_unoverlapped of the rank with most of it.
+    Attributes:
+        forwards, backwards: C_f and C_b. Each half of a split backward counts as a backward pass, and so does a RECOMPUTE.
+        forward, backward: F_t C_f and B_t C_b, the times of all these passes.
+        message: C_p2p, the time of the longest message.
+        unoverlapped: C_unoverlapped of the rank with most of it.
     """
 
     forwards: int
@@ -84,8 +86,11 @@ def _of_slowest_stage(costs: Costs) -> Costs:
 def _unoverlapped(s: Simulation, durations: Durations) -> int:
     """Return for how long all-reduces still run after the last task of all ranks, on the rank where they end last.
 
-    Those of a rank run one after another, none before its launch. s: a simulation in which all-reduces take no time; durations:
-    how long they take.
+    Those of a rank run one after another, none before its launch.
+
+    Args:
+        s: a simulation in which all-reduces take no time.
+        durations: how long they take.
     """
     p, ends = s.program, [0] * s.program.world
     rows = np.flatnonzero(p.table.op == Op.ALLREDUCE)

@@ -22,10 +22,14 @@ from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, task_costs
 
 @dataclass(frozen=True)
 class Graph:
-    """The DAG as columns. rows: of the tasks, ascending; cost: of each task, in units of cost.
+    """The DAG as columns.
 
-    source, target: of each edge, as positions in `rows`; no pair occurs twice. is_data: 1 for `data`, 0 for `order`; delay: in
-    units of cost.
+    Attributes:
+        rows: of the tasks, ascending.
+        cost: of each task, in units of cost.
+        source, target: of each edge, as positions in `rows`; no pair occurs twice.
+        is_data: 1 for `data`, 0 for `order`.
+        delay: in units of cost.
     """
 
     program: Program

@@ -25,16 +25,18 @@ from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, expand
 class Waits:
     """Every wait of a program on its machine.
 
-    offsets: the first node of each stream, and the number of nodes. The streams of the ranks come first, then those of the
-    other nodes. durations: of the nodes after the rows.
-    send, receive: the SEND and the RECV of every message, sorted by channel; the messages of a channel are in the order in
-    which they are sent. The number of a message is its place in these columns.
-    message, consumer: columns with an entry for each value of each message: the number of the message, and the first row that
-    reads the value.
-    transfer: the node of each message; empty where messages have no nodes.
-    collective: the first node of the collectives; None where they have no nodes.
-    delay: of each message, from the end of its node to its arrival; where messages have no nodes, from the moment when its SEND
-    and its RECV are both posted.
+    Attributes:
+        offsets: the first node of each stream, and the number of nodes. The streams of the ranks come first, then those of the
+            other nodes.
+        durations: of the nodes after the rows.
+        send, receive: the SEND and the RECV of every message, sorted by channel; the messages of a channel are in the order in
+            which they are sent. The number of a message is its place in these columns.
+        message, consumer: columns with an entry for each value of each message: the number of the message, and the first row
+            that reads the value.
+        transfer: the node of each message; empty where messages have no nodes.
+        collective: the first node of the collectives; None where they have no nodes.
+        delay: of each message, from the end of its node to its arrival; where messages have no nodes, from the moment when its
+            SEND and its RECV are both posted.
     """
 
     edges: Edges
@@ -154,8 +156,10 @@ def _window_pairs(channel: Ints, window: int) -> tuple[Ints, Ints]:
 def _window(program: Program, send: Ints, receive: Ints, channel: Ints, transfer: Ints | None, delay: Ints) -> list[Edges]:
     """Return the waits of SENDs on the machines whose transfers do not queue.
 
-    With window 0 a SEND waits until its RECV is posted, but not until the message has arrived. transfer: the node of each
-    message; None where messages have no nodes.
+    With window 0 a SEND waits until its RECV is posted, but not until the message has arrived.
+
+    Args:
+        transfer: the node of each message; None where messages have no nodes.
     """
     window = max_incomplete_sends(program.header.machine, program.header.window)
     if window is None:
@@ -175,7 +179,8 @@ def _collective_rows(program: Program) -> Ints:
 def _collective_edges(program: Program, first: int) -> list[Edges]:
     """Return the waits of collectives: for their launches on all members, and for the collective before them in each stream.
 
-    first: the node of the first collective.
+    Args:
+        first: the node of the first collective.
     """
     rows = _collective_rows(program)
     node, rank = first + program.table.operand[rows], program.rank_of[rows]
@@ -196,7 +201,8 @@ def _nodes_of_rows(program: Program, send: Ints, receive: Ints, transfer: Ints, 
 def _queue_edges(program: Program, node: Ints) -> list[Edges]:
     """Return the waits of transfers and collectives in queues: for the rows that post them, and for the one before in a queue.
 
-    node: by row, as `_nodes_of_rows` returns it.
+    Args:
+        node: by row, as `_nodes_of_rows` returns it.
     """
     rank, posts = program.rank_of, np.flatnonzero(node >= 0)
     if program.header.machine == "paired":

@@ -21,9 +21,10 @@ from chimerac.chimera_ir.timeline import Timeline
 class OptimizerState:
     """How much state an optimizer has.
 
-    per_gradient: bytes of state for each byte of a gradient. zero: the state of a stage is divided among the holders of the
-    stage (ZeRO, stage 1). replicas: how many replicas a run has for each replica of the program; the numbers of holders are
-    multiplied by it.
+    Attributes:
+        per_gradient: bytes of state for each byte of a gradient.
+        zero: the state of a stage is divided among the holders of the stage (ZeRO, stage 1).
+        replicas: how many replicas a run has for each replica of the program; the numbers of holders are multiplied by it.
     """
 
     per_gradient: Fraction = Fraction(0)
@@ -33,13 +34,18 @@ class OptimizerState:
     def bytes(self, gradient_bytes: int, holders: int) -> int:
         """Return the bytes of state on one holder of parameters with gradients of this size, rounded up.
 
-        holders: the number of these holders in the program.
+        Args:
+            holders: the number of these holders in the program.
         """
         divisor = self.per_gradient.denominator * self.shares(holders)
         return -(-gradient_bytes * self.per_gradient.numerator // divisor)
 
     def shares(self, holders: int) -> int:
-        """Return into how many shares the state is divided. holders: as for `bytes`."""
+        """Return into how many shares the state is divided.
+
+        Args:
+            holders: as for `bytes`.
+        """
         return holders * self.replicas if self.zero else 1
 
 
@@ -53,11 +59,15 @@ class RankMemory:
     weights, gradients, optimizer (its state): of all stages of the rank, held from the first instruction to the last.
 
     The next five change during an iteration. Each number is the most at any instruction, so they may belong to different
-    instructions. activations: what forwards keep for their backwards; buffers: those of messages, from the RECV on until they
-    are freed; values: outputs, until they are read or sent; sends: messages until they are complete; workspace: what a task
-    needs only while it runs.
+    instructions.
 
-    peak: the most that all of these need at once.
+    Attributes:
+        activations: what forwards keep for their backwards.
+        buffers: those of messages, from the RECV on until they are freed.
+        values: outputs, until they are read or sent.
+        sends: messages until they are complete.
+        workspace: what a task needs only while it runs.
+        peak: the most that all of these need at once.
     """
 
     weights: int
@@ -84,8 +94,12 @@ _PARTS = {
 class _MemoryParts:
     """The bytes that ranks hold while each instruction runs.
 
-    lives, amounts: what is held, and the bytes of each entry. parts: for each name in `_PARTS` the bytes by row; all: the sum
-    of the parts by row. Weights, gradients and the optimizer's state are in none of these.
+    Attributes:
+        lives, amounts: what is held, and the bytes of each entry.
+        parts: for each name in `_PARTS` the bytes by row.
+        all: the sum of the parts by row.
+
+    Weights, gradients and the optimizer's state are in none of these.
 
     Raises ChimeraError E705, E706 as `partition_for`.
     """
@@ -128,7 +142,10 @@ def fixed_bytes(
 ) -> tuple[int, int, int]:
     """Return the bytes of a local rank's weights, of their gradients and of the optimizer's state.
 
-    The last two are 0 for a program of kind evaluation. stages: of the partition.
+    The last two are 0 for a program of kind evaluation.
+
+    Args:
+        stages: of the partition.
     """
     own = stages_of(h, rank)
     weights, gradients = (sum(getattr(stages[s], f"{name}_bytes") for s in own) for name in ("weight", "gradient"))
@@ -144,9 +161,11 @@ def fixed_bytes(
 class HeldBytes:
     """How many bytes the ranks hold over time.
 
-    held: for each row of the program, all bytes that its rank holds while it runs, with weights, gradients and the optimizer's
-    state. ranks: the memory of each global rank. peaks: of each rank, the first row at which it holds most; -1 for an empty
-    stream.
+    Attributes:
+        held: for each row of the program, all bytes that its rank holds while it runs, with weights, gradients and the
+            optimizer's state.
+        ranks: the memory of each global rank.
+        peaks: of each rank, the first row at which it holds most; -1 for an empty stream.
     """
 
     held: Amounts
@@ -172,8 +191,11 @@ class MemoryOverTime:
     """What ranks hold over time, as columns: global rank `rank` holds `amount` from `time` on, until its next entry.
 
     The entries of a rank are in the order of their times, of which several may be equal. Times are in the integers of the
-    timeline. amount: all bytes of a model, with weights, gradients and the optimizer's state; without a model, the number of
-    activations that are alive.
+    timeline.
+
+    Attributes:
+        amount: all bytes of a model, with weights, gradients and the optimizer's state; without a model, the number of
+            activations that are alive.
     """
 
     rank: Ints
@@ -184,7 +206,10 @@ class MemoryOverTime:
 def memory_over_time(
     program: Program, timeline: Timeline, model: ModelDescription | None = None, state: OptimizerState = NO_STATE
 ) -> MemoryOverTime:
-    """Return what each rank holds over time. timeline: predicted or measured, with a bar for every instruction of its ranks.
+    """Return what each rank holds over time.
+
+    Args:
+        timeline: predicted or measured, with a bar for every instruction of its ranks.
 
     There are two entries for each instruction: what is held while it runs, from its start on, and what is left from its end on.
     What is freed at the end of the iteration is still counted in the last entry of its rank. Raises ChimeraError E705, E706 as
@@ -227,8 +252,9 @@ def check_memory(
 ) -> None:
     """Raise ChimeraError E461 if a rank needs more bytes than limit_bytes, and E705, E706 as `partition_for`.
 
-    recomputing: compiles the same schedule with recomputation on all stages, to test whether that suffices; with None the
-    finding does not suggest recomputation.
+    Args:
+        recomputing: compiles the same schedule with recomputation on all stages, to test whether that suffices; with None the
+            finding does not suggest recomputation.
     """
     memory_parts = _MemoryParts(program, model, state)
     needs = memory_parts.ranks()
@@ -258,7 +284,11 @@ def check_memory(
 
 
 def _worst_rank_bytes(recomputing: Callable[[], Program], model: ModelDescription, state: OptimizerState) -> int | None:
-    """Return the bytes of the rank that needs most; None if compiling or counting fails. recomputing: compiles the program."""
+    """Return the bytes of the rank that needs most; None if compiling or counting fails.
+
+    Args:
+        recomputing: compiles the program.
+    """
     try:
         return max(x.peak for x in memory(recomputing(), model, state))
     except ChimeraError:

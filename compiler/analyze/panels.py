@@ -18,7 +18,12 @@ _POWERS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 
 
 def simulated_panel(s: Simulation, title: str = "", memory: MemoryCurve | None = None, counts_idle: bool = False) -> Panel:
-    """Return what is drawn of a simulation. title: by default `program_title`; counts_idle: as in `Panel`."""
+    """Return what is drawn of a simulation.
+
+    Args:
+        title: by default `program_title`.
+        counts_idle: as in `Panel`.
+    """
     p, w = s.program, s.waits
     unit = f" {s.unit}" if s.unit else ""
     return Panel(
@@ -35,7 +40,10 @@ def simulated_panel(s: Simulation, title: str = "", memory: MemoryCurve | None =
 
 
 def measured_panel(program: Program, timeline: Timeline, title: str = "", memory: MemoryCurve | None = None) -> Panel:
-    """Return what is drawn of a measured timeline. title: by default `program_title`.
+    """Return what is drawn of a measured timeline.
+
+    Args:
+        title: by default `program_title`.
 
     A measured timeline has only the launches of messages and all-reduces. So messages are not drawn, and all-reduces are marks.
     """
@@ -49,9 +57,10 @@ def panels_beside(
 ) -> tuple[list[Panel], str]:
     """Return the panels of a simulation and of a measured timeline of its program, and the text below their time axis.
 
-    measured: None for the simulation alone. If its unit is not that of the simulation, the two have no common time axis. Then
-    there is only the panel of the measured timeline. curve_of: returns the memory curve of a timeline; it is
-    drawn below the first panel. None: no curve is drawn.
+    Args:
+        measured: None for the simulation alone. If its unit is not that of the simulation, the two have no common time axis.
+            Then there is only the panel of the measured timeline.
+        curve_of: returns the memory curve of a timeline; it is drawn below the first panel. None: no curve is drawn.
     """
     is_alone = measured is not None and measured.unit != s.unit  # the measured timeline
     first = measured if measured is not None and is_alone else s.timeline

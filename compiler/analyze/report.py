@@ -30,10 +30,14 @@ _IDLE_HEADS = [name.replace("_", "-") for name in CAUSES]
 def report(
     program: Program, simulation: Simulation, model: ModelDescription | None = None, state: OptimizerState = NO_STATE
 ) -> str:
-    """Return the report of a verified program. simulation: of this program, by costs or by a profile.
+    """Return the report of a verified program.
 
-    model: adds what the ranks hold in bytes; state: of the optimizer, counted in these. Raises ChimeraError E705, E706 as
-    `partition_for` (chimera_ir/partition.py), if a model is given.
+    Args:
+        simulation: of this program, by costs or by a profile.
+        model: adds what the ranks hold in bytes.
+        state: of the optimizer, counted in these.
+
+    Raises ChimeraError E705, E706 as `partition_for` (chimera_ir/partition.py), if a model is given.
     """
     return "\n".join(_lines(program, simulation, model, state)) + "\n"
 

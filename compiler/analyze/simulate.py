@@ -26,14 +26,22 @@ from chimerac.compiler.tasks import earliest
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """Times are integers in units of 1 / `scale` of `unit`, '' for the unit of costs. Tuples have one entry per global rank.
+    """The result of a simulation.
 
-    timeline: a bar for every row of the program, in their order. makespan: until the last task and the last all-reduce have
-    ended. busy: time spent computing. wall_bubbles: makespan - busy, idle time up to the optimizer step. own_bubbles: last end
-    - first start - busy, as the zero-bubble papers count, over the tasks that take time; 0 for a rank without one. synced: by
-    the group of each stage, when its last weight gradient on any rank ends; 0 if it has none. durations: what took how long;
-    lengths: of each row, 0 for all but tasks. waits: what waited for what. node_start, node_end: of transfers and collectives,
-    which are numbered after the rows (`Waits`).
+    Times are integers in units of 1 / `scale` of `unit`, '' for the unit of costs. Tuples have one entry per global rank.
+
+    Attributes:
+        timeline: a bar for every row of the program, in their order.
+        makespan: until the last task and the last all-reduce have ended.
+        busy: time spent computing.
+        wall_bubbles: makespan - busy, idle time up to the optimizer step.
+        own_bubbles: last end - first start - busy, as the zero-bubble papers count, over the tasks that take time; 0 for a rank
+            without one.
+        synced: by the group of each stage, when its last weight gradient on any rank ends; 0 if it has none.
+        durations: what took how long.
+        lengths: of each row, 0 for all but tasks.
+        waits: what waited for what.
+        node_start, node_end: of transfers and collectives, which are numbered after the rows (`Waits`).
     """
 
     program: Program
@@ -122,9 +130,11 @@ def simulate(
 ) -> Simulation:
     """Return the times of a verified program on its machine.
 
-    costs: any of F, B, I, W, R and hop instead of the program's own; a float is read as its decimal text: 0.1 is 1/10.
-    durations: in the place of all costs, such as those of a profile. Raises ChimeraError E002 for an invalid cost, and for
-    costs that could not be added up exactly.
+    Args:
+        costs: any of F, B, I, W, R and hop instead of the program's own; a float is read as its decimal text: 0.1 is 1/10.
+        durations: in the place of all costs, such as those of a profile.
+
+    Raises ChimeraError E002 for an invalid cost, and for costs that could not be added up exactly.
     """
     if durations is None:
         durations = cost_durations(program, costs)

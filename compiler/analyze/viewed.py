@@ -37,10 +37,14 @@ def viewed(
 ) -> Panel:
     """Return the data of a program for the viewer, as a value for JSON.
 
-    name: of the schedule or of its file. ordered: of a compiled schedule, for the lines of its text. model: for memory in
-    bytes; with None it is in activations. state: of the optimizer, counted in these bytes. measured: a bar for every row of the
-    program, in their order. most: of a program with more instructions, the data has only those that start before a time
-    `until`, and at most this number of them; None: all. most and measured exclude each other.
+    Args:
+        name: of the schedule or of its file.
+        ordered: of a compiled schedule, for the lines of its text.
+        model: for memory in bytes; with None it is in activations.
+        state: of the optimizer, counted in these bytes.
+        measured: a bar for every row of the program, in their order.
+        most: of a program with more instructions, the data has only those that start before a time `until`, and at most this
+            number of them; None: all. most and measured exclude each other.
 
     In the data, times are integers, of which `scale` make one unit. `until` is None if the data has all instructions. `slot` is
     the longest time that divides the start and the end of every task.

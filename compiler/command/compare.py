@@ -78,7 +78,12 @@ def run(argv: Sequence[str]) -> int:
 def _product(
     options: argparse.Namespace, setting: Setting, rows: Sequence[Compared], picture_inches: float | None, argv: Sequence[str]
 ) -> str | bytes:
-    """Return what --emit names. picture_inches: the width of a picture; argv: the words of the command line, for the page."""
+    """Return what --emit names.
+
+    Args:
+        picture_inches: the width of a picture.
+        argv: the words of the command line, for the page.
+    """
     match options.emit:
         case "timeline":
             colour = coloured(options.color, sys.stdout) and not options.output
@@ -171,7 +176,8 @@ EMITTERS: Mapping[str, Callable[[Setting, Sequence[Compared]], str]] = {"table":
 def _draw(setting: Setting, rows: Sequence[Compared], width: int | None, colour: bool) -> str:
     """Return the timelines of all schedules that can run, drawn to one scale, and the reasons of the others.
 
-    width: the characters of a line of the longest timeline; None for the default of `draw_overview`.
+    Args:
+        width: the characters of a line of the longest timeline; None for the default of `draw_overview`.
     """
     from chimerac.compiler.draw.overview import draw_overview  # start-up: 2 ms, for this product only
 
@@ -209,7 +215,8 @@ def _picture(setting: Setting, rows: Sequence[Compared], form: str, picture_inch
 def _html(options: argparse.Namespace, rows: Sequence[Compared], command: Sequence[str], setting: Setting) -> str:
     """Return the page with all schedules that can run, one above another on one axis of time, and the reasons of the others.
 
-    command: the words of the command line without -p and its values; the page adds the setting's sizes.
+    Args:
+        command: the words of the command line without -p and its values; the page adds the setting's sizes.
     """
     from chimerac.compiler.analyze.viewed import viewed  # start-up: 8 ms, for this product only
     from chimerac.compiler.draw.viewer.page import page  # start-up: 3 ms, for this product only
@@ -293,7 +300,11 @@ def _cells(setting: Setting, rows: Sequence[Compared]) -> tuple[list[str], list[
 
 
 def _shown(f: Figures, first: Figures) -> Iterator[str]:
-    """Yield the cells of the columns of HEAD after the name. first: the figures of the first row that can run."""
+    """Yield the cells of the columns of HEAD after the name.
+
+    Args:
+        first: the figures of the first row that can run.
+    """
     yield number_text(f.makespan)
     yield f"{float(first.makespan / f.makespan):.2f}" if f.makespan else "-"
     yield f"{100 * f.bubble_ratio:.1f} %"

@@ -40,7 +40,8 @@ from chimerac.compiler.verify import findings, is_about_order
 def run(argv: Sequence[str], verbs: Collection[str]) -> int:
     """Write the product of a command line, and return the exit status.
 
-    verbs: suggested if the name of the schedule is similar to one.
+    Args:
+        verbs: suggested if the name of the schedule is similar to one.
     """
     parser = make_parser()
     options, rest = parser.parse_known_args(argv)
@@ -72,8 +73,9 @@ def product(
 ) -> str | bytes:
     """Return the product of a command line. Raises ChimeraError for findings, and SystemExit if a schedule is missing.
 
-    verbs: suggested if the name of the schedule is similar to one; argv: the words of the command line, which the page of the
-    viewer shows without -p and its values.
+    Args:
+        verbs: suggested if the name of the schedule is similar to one.
+        argv: the words of the command line, which the page of the viewer shows without -p and its values.
     """
     width, emitter = columns(options.columns, options.output), EMITTERS[options.emit]
     if options.list:
@@ -160,8 +162,11 @@ def _measured(path: str, program: Program) -> Timeline:
 class Opened:
     """The verified program of a command line.
 
-    ordered: the tasks of a schedule in order; recomputing: compiles the schedule with recomputation on all stages. Both are
-    None for a program that was not compiled from a schedule.
+    Attributes:
+        ordered: the tasks of a schedule in order.
+        recomputing: compiles the schedule with recomputation on all stages.
+
+    Both are None for a program that was not compiled from a schedule.
     """
 
     program: Program
@@ -172,7 +177,10 @@ class Opened:
 def program_of(options: argparse.Namespace, parameters: dict[str, int], verbs: Collection[str]) -> Opened:
     """Return the verified program of the schedule, the compiled program or torch's CSV file that the options name.
 
-    verbs: suggested if the name of the schedule is similar to one. Raises ChimeraError.
+    Args:
+        verbs: suggested if the name of the schedule is similar to one.
+
+    Raises ChimeraError.
     """
     source = stdin() if options.schedule == "-" else find_schedule(options.schedule, verbs)
     check_inputs_not_overwritten(options.output, [source], options)

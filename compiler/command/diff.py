@@ -36,7 +36,8 @@ MAX_SHOWN = 8  # instructions of a rank in each list, unless --all is given
 class _Side(NamedTuple):
     """One of the two programs.
 
-    held: for each count, such as `activations`, the most that each rank holds; with a model also for `bytes`.
+    Attributes:
+        held: for each count, such as `activations`, the most that each rank holds; with a model also for `bytes`.
     """
 
     program: Program
@@ -61,7 +62,11 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _side(path: str, options: argparse.Namespace) -> _Side:
-    """Return one of the two programs with its simulation and what its ranks hold. path: A or B of the command line."""
+    """Return one of the two programs with its simulation and what its ranks hold.
+
+    Args:
+        path: A or B of the command line.
+    """
     own_options = argparse.Namespace(**{**vars(options), "schedule": path})
     profile = profile_of(options)
     state, costs = state_for(options, profile), costs_of(options.costs)

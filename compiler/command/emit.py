@@ -28,17 +28,21 @@ GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")  # suffixes of the
 class EmitOptions:
     """The options that emitters read.
 
-    costs: of --cost; durations: by --profile, in the place of costs; None without it. model: of --model, None without it;
-    state: of the optimizer, by --optimizer, --zero, --precision and --profile. output: the path of -o, None for stdout; for a
-    download of `chimerac serve` the name of its file.
-
-    columns: the width of a timeline, None for the default of its drawing; colour: whether a timeline has colours. ranks: those
-    that are drawn, None for the default of a drawing; inches: the width of a picture, None for one in which most numbers fit;
-    memory_curve: whether a picture has the memory curve.
-
-    measured: of --measured, a bar for every row of the program in their order; None without it. name: of the schedule, as the
-    command line gives it, or for a download as its text gives it; command: the words of the command line without -p and its
-    values; ordered: the tasks of a schedule in order, None for a program that was not compiled from a schedule.
+    Attributes:
+        costs: of --cost.
+        durations: by --profile, in the place of costs; None without it.
+        model: of --model, None without it.
+        state: of the optimizer, by --optimizer, --zero, --precision and --profile.
+        output: the path of -o, None for stdout; for a download of `chimerac serve` the name of its file.
+        columns: the width of a timeline, None for the default of its drawing.
+        colour: whether a timeline has colours.
+        ranks: those that are drawn, None for the default of a drawing.
+        inches: the width of a picture, None for one in which most numbers fit.
+        memory_curve: whether a picture has the memory curve.
+        measured: of --measured, a bar for every row of the program in their order; None without it.
+        name: of the schedule, as the command line gives it, or for a download as its text gives it.
+        command: the words of the command line without -p and its values.
+        ordered: the tasks of a schedule in order, None for a program that was not compiled from a schedule.
     """
 
     costs: Mapping[str, Fraction]
@@ -61,9 +65,13 @@ class EmitOptions:
 class Emitter:
     """One product of --emit.
 
-    what: its help; make: makes it from a program; make_alone: makes it without a program, if it needs none. reads: the options
-    that it depends on, out of --cost, --profile, --model, --optimizer, --measured and the options of drawings. `product` in
-    compile.py refuses an option that neither the product nor another given option reads, unless the product needs no program.
+    Attributes:
+        what: its help.
+        make: makes it from a program.
+        make_alone: makes it without a program, if it needs none.
+        reads: the options that it depends on, out of --cost, --profile, --model, --optimizer, --measured and the options of
+            drawings. `product` in compile.py refuses an option that neither the product nor another given option reads, unless
+            the product needs no program.
     """
 
     what: str

@@ -11,7 +11,11 @@ from chimerac.compiler.command.verbs import explain_parser
 
 
 def run(argv: Sequence[str], chimerac: Callable[[Sequence[str]], int]) -> int:
-    """Print what error codes mean, and return the exit status. chimerac: the command itself, which runs the examples."""
+    """Print what error codes mean, and return the exit status.
+
+    Args:
+        chimerac: the command itself, which runs the examples.
+    """
     from chimerac.compiler.explain.page import explain  # start-up: 11 ms, for this verb only
 
     try:

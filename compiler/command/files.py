@@ -39,7 +39,11 @@ def write_product(product: str | bytes, path: str | None) -> None:
 
 
 def check_is_file(output: str | None, on_stdout: str) -> None:
-    """Raise ChimeraError E002 if -o is `-`. on_stdout: what stdout gets instead, for the message."""
+    """Raise ChimeraError E002 if -o is `-`.
+
+    Args:
+        on_stdout: what stdout gets instead, for the message.
+    """
     if output == "-":
         raise refuse("E002", f"-o -: stdout gets {on_stdout}", help="give the path of a file")
 
@@ -71,7 +75,10 @@ def suffix(path: str | None) -> str:
 
 
 def coloured(choice: str, stream: object) -> bool:
-    """Return whether a stream gets colours. choice: of --color, 'always', 'never' or 'auto'.
+    """Return whether a stream gets colours.
+
+    Args:
+        choice: of --color, 'always', 'never' or 'auto'.
 
     With 'auto', it gets them if it is a terminal, unless NO_COLOR is set or TERM is dumb.
     """
@@ -84,7 +91,8 @@ def coloured(choice: str, stream: object) -> bool:
 def check_columns(chosen: int, has_width: bool, readers: str) -> None:
     """Raise ChimeraError E002 unless the product has a width, and the chosen one is enough.
 
-    readers: the options whose products have a width, for the message.
+    Args:
+        readers: the options whose products have a width, for the message.
     """
     if not has_width:
         raise refuse("E002", f"--columns is for {readers}")
@@ -95,7 +103,9 @@ def check_columns(chosen: int, has_width: bool, readers: str) -> None:
 def columns(chosen: int | None, output: str | None) -> int | None:
     """Return the width that a product is drawn for: the chosen one, else the terminal's; None if the product goes elsewhere.
 
-    chosen: of --columns; output: the path of -o.
+    Args:
+        chosen: of --columns.
+        output: the path of -o.
     """
     if chosen is not None:
         return chosen

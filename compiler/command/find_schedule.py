@@ -26,8 +26,11 @@ OTHER_WORDS = {word: command for command, words in _WORDS.items() for word in wo
 def find_schedule(name: str, verbs: Collection[str], rest: Sequence[str] = ()) -> Source:
     """Return the text of a file, or of the library's schedule of that name.
 
-    verbs: suggested too, if one of them is similar to the name. rest: the words of the command line that are neither the name
-    nor known options: if the name is a command of another tool, the first of them is the schedule, unless it begins with -.
+    Args:
+        verbs: suggested too, if one of them is similar to the name.
+        rest: the words of the command line that are neither the name nor known options: if the name is a command of another
+            tool, the first of them is the schedule, unless it begins with -.
+
     Raises ChimeraError E001 for a text that is not found or cannot be read.
     """
     try:

@@ -15,7 +15,11 @@ from chimerac.compiler.command import compile, explain, fmt, partition
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status. argv: the words after `chimerac`; None: those of this process."""
+    """Run the command and return its exit status.
+
+    Args:
+        argv: the words after `chimerac`; None: those of this process.
+    """
     argv = sys.argv[1:] if argv is None else argv
     verb = argv[0] if argv else ""
     try:

@@ -78,9 +78,11 @@ def model_of(
 ) -> ModelDescription | None:
     """Return the description of --model, in the precision of --precision; None without --model.
 
-    profile: gives the sequence length of a preset if --seq-len does not; None without --profile. samples, micro_batch: as for
-    `find_model`; without them the micro-batches have the model's own size. Raises ChimeraError as `find_model`, and E714 for a
-    profile of another model.
+    Args:
+        profile: gives the sequence length of a preset if --seq-len does not; None without --profile.
+        samples, micro_batch: as for `find_model`; without them the micro-batches have the model's own size.
+
+    Raises ChimeraError as `find_model`, and E714 for a profile of another model.
     """
     if options.model is None:
         return None
@@ -104,7 +106,8 @@ def durations_for(
 ) -> Durations | None:
     """Return the durations by --profile and --link; None without a profile. Raises ChimeraError as `profiled_durations`.
 
-    model: as `model_for` returns it.
+    Args:
+        model: as `model_for` returns it.
     """
     if model is None or profile is None:
         return None

@@ -38,7 +38,11 @@ def add_partition(p: argparse.ArgumentParser) -> None:
 
 
 def add_columns(p: argparse.ArgumentParser, of: str) -> None:
-    """Add --columns. of: what has this width, for the help."""
+    """Add --columns.
+
+    Args:
+        of: what has this width, for the help.
+    """
     p.add_argument("--columns", metavar="N", type=integer_option, help=f"width of {of}, default the terminal's")
 
 

@@ -41,7 +41,8 @@ def inches(text: str | None) -> float | None:
 def ranks_of(text: str | None, world: int) -> tuple[int, ...] | None:
     """Return the global ranks that --ranks lists, such as 0,4..7, ascending; None without it. Raises ChimeraError E002.
 
-    world: how many global ranks there are.
+    Args:
+        world: how many global ranks there are.
     """
     if text is None:
         return None

@@ -128,7 +128,12 @@ def _problem(
     memory: int,
     own: Mapping[str, Sequence[int]],
 ) -> Problem:
-    """Return the problem of a profile. memory: the bytes of --memory; own: the values of -p."""
+    """Return the problem of a profile.
+
+    Args:
+        memory: the bytes of --memory.
+        own: the values of -p.
+    """
     state = state_of(options.optimizer, False, profile.precision, profile)
     return Problem(
         schedules,
@@ -147,7 +152,11 @@ def _problem(
 
 
 def _own(options: argparse.Namespace, known: set[str]) -> dict[str, list[int]]:
-    """Return the values of -p that are tried, by parameter. known: all parameters that any of the schedules has."""
+    """Return the values of -p that are tried, by parameter.
+
+    Args:
+        known: all parameters that any of the schedules has.
+    """
     found = {}
     for name, text in named_values("-p", options.parameters, "f").items():
         if name == "N":
@@ -170,7 +179,8 @@ def _numbers(option: str, text: str) -> list[int]:
 def _progress(stack: ExitStack) -> Callable[[int, int], None]:
     """Return the function that draws the progress: a bar on stderr. If stderr is no terminal, the function does nothing.
 
-    stack: removes the bar at its end.
+    Args:
+        stack: removes the bar at its end.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         return lambda done, total: None
@@ -189,7 +199,8 @@ def _progress(stack: ExitStack) -> Callable[[int, int], None]:
 class _Plan:
     """The result of a search as text, JSON, a file for run.py and a command line.
 
-    results: of all profiles that were tried; empty if there was one profile.
+    Attributes:
+        results: of all profiles that were tried; empty if there was one profile.
     """
 
     def __init__(self, result: PlanResult, results: Sequence[PlanResult] = ()) -> None:
@@ -365,7 +376,9 @@ class _Plan:
 def _joined(parts: Sequence[str], between: str, end: str) -> list[str]:
     """Return parts as lines of at most COLUMNS characters, where that is possible.
 
-    between: joins two parts of a line. end: added to every line but the last.
+    Args:
+        between: joins two parts of a line.
+        end: added to every line but the last.
     """
     lines = [parts[0]]
     for part in parts[1:]:

@@ -23,7 +23,10 @@ SPLIT = {"split": True, "fused": False, None: None}
 
 
 def given_for(program: Program, profile: Profile | None, options: argparse.Namespace) -> Given:
-    """Return the costs, links and limits of a search, and the kind of backward. profile: that of --profile, if any.
+    """Return the costs, links and limits of a search, and the kind of backward.
+
+    Args:
+        profile: that of --profile, if any.
 
     Raises ChimeraError: E001 or E002 for the file of --costs, E002 for a cost that is given twice or that no search uses, and
     for a wrong --limit; others as `durations_for`.

@@ -29,8 +29,11 @@ NO_LIMIT = 2**60  # bytes: more than any rank needs
 class SearchMemory:
     """What ranks may need in bytes.
 
-    model: the description of --model; state: of the optimizer; most: the bytes that a rank may need, `NO_LIMIT` without
-    --memory; limits: what a search limits instead, lowered after a search whose order needs more bytes.
+    Attributes:
+        model: the description of --model.
+        state: of the optimizer.
+        most: the bytes that a rank may need, `NO_LIMIT` without --memory.
+        limits: what a search limits instead, lowered after a search whose order needs more bytes.
     """
 
     def __init__(self, model: ModelDescription, state: OptimizerState, most: int, limits: MemoryLimits) -> None:
@@ -40,7 +43,9 @@ class SearchMemory:
     def of(program: Program, profile: Profile | None, options: argparse.Namespace, split: bool | None) -> SearchMemory | None:
         """Return the limit of --memory. Without this option, return None, or `NO_LIMIT` if bytes are the objective.
 
-        program: with a partition of --model; split: whether every backward is split; None: as in the program.
+        Args:
+            program: with a partition of --model.
+            split: whether every backward is split; None: as in the program.
 
         Raises ChimeraError: E002 for a value that --memory or --optimizer cannot have, and for --zero without an optimizer;
         others as `model_for` and `memory_limits`.
@@ -63,8 +68,10 @@ class SearchMemory:
     def limits_for(self, program: Program, pipes: Sequence[Pipe]) -> tuple[int, ...]:
         """Return the limits of the ranks for the placements of `pipes`.
 
-        With these placements the ranks hold the weights, gradients and optimizer state of other stages. program: the one with
-        the placements that `self.limits` are for.
+        With these placements the ranks hold the weights, gradients and optimizer state of other stages.
+
+        Args:
+            program: the one with the placements that `self.limits` are for.
         """
         h = program.header
         moved = tuple(replace(pipe, placement=other.placement) for pipe, other in zip(h.pipes, pipes, strict=True))
@@ -86,7 +93,8 @@ class SearchMemory:
     def check(self, program: Program) -> None:
         """Raise ChimeraError E002 if a rank needs more than the bytes of --memory.
 
-        program: with an order that runs one micro-batch at a time.
+        Args:
+            program: with an order that runs one micro-batch at a time.
         """
         if over := max(excess(program, self.model, self.state, self.most)):
             least = self.most + over

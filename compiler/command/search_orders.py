@@ -38,8 +38,11 @@ ATTEMPTS = 4  # with --memory: the most searches, each with lower limits than th
 class FoundOrder:
     """An order that was found.
 
-    least: what was found about the memory, if that is the objective. program, text: of the schedule that has the order; lines:
-    the summary; hints: lines of advice.
+    Attributes:
+        least: what was found about the memory, if that is the objective.
+        program, text: of the schedule that has the order.
+        lines: the summary.
+        hints: lines of advice.
     """
 
     state: State
@@ -58,9 +61,12 @@ class FoundOrder:
 class OrderSearch:
     """A search for an order of the tasks of a schedule.
 
-    given_program: the schedule, compiled; with --model with a partition. statements: those that the found schedule repeats.
-    program, given, memory: of the placement that is searched, which is that of `given_program` at first. memory: None without
-    --memory. profile: None without --profile.
+    Attributes:
+        given_program: the schedule, compiled; with --model with a partition.
+        statements: those that the found schedule repeats.
+        program, given, memory: of the placement that is searched, which is that of `given_program` at first.
+        memory: None without --memory.
+        profile: None without --profile.
     """
 
     def __init__(

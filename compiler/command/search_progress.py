@@ -32,9 +32,13 @@ def summary(
 ) -> list[str]:
     """Return the lines of the summary.
 
-    state: of the search for an order. program: the given one. problem: the searched one. unit: what follows the makespan: '
-    ms', or '' if the costs have no named unit. bound_of_every_placement: a lower bound of the makespan, for all placements with
-    the same number of stages of each pipe on each rank, in the integer times of `problem`. It is None without --placements.
+    Args:
+        state: of the search for an order.
+        program: the given one.
+        problem: the searched one.
+        unit: what follows the makespan: ' ms', or '' if the costs have no named unit.
+        bound_of_every_placement: a lower bound of the makespan, for all placements with the same number of stages of each pipe
+            on each rank, in the integer times of `problem`. It is None without --placements.
     """
     assert state.best is not None, "a search ends with an order"
     makespan, bound = (Fraction(x) / problem.scale for x in (state.best.makespan, state.bound))
@@ -70,8 +74,9 @@ def summary(
 def memory_summary(least: LeastMemory, unit_held: str, unit: str, given_level: int | None) -> list[str]:
     """Return the lines about what the ranks hold, of a search for the least memory.
 
-    unit_held, unit: what follows an amount that a rank holds, and a makespan. given_level: what the given order holds; None if
-    it cannot be run with the backwards of the search.
+    Args:
+        unit_held, unit: what follows an amount that a rank holds, and a makespan.
+        given_level: what the given order holds; None if it cannot be run with the backwards of the search.
     """
     makespan = f"{figure(least.makespan / least.levels.problem.scale)}{unit}"
     given = "" if given_level is None else f"; the given order holds {given_level:,}"
@@ -97,7 +102,9 @@ class Progress:
 
     On a terminal, if tqdm is installed, they stand beside a bar of the time; else a line is written from time to time.
 
-    seconds: the time that the search may take. prefix: of the text.
+    Attributes:
+        seconds: the time that the search may take.
+        prefix: of the text.
     """
 
     def __init__(self, seconds: float, prefix: str = "") -> None:

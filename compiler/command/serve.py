@@ -55,7 +55,10 @@ def run(argv: Sequence[str]) -> int:
 
 
 def content(schedule: str | None) -> Content:
-    """Return what the page offers. schedule: of the command line; None for `FIRST`.
+    """Return what the page offers.
+
+    Args:
+        schedule: of the command line; None for `FIRST`.
 
     Raises ChimeraError: E001 if this schedule cannot be read, E002 if it is too long.
     """

@@ -17,8 +17,10 @@ COLUMNS = 120  # of a timeline as text
 def export(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return a product for download: the name of its file, and its bytes in base64.
 
-    request: the product (`emit`), the suffix of its file, the text, and the fields of a `Setting`. Raises ChimeraError with the
-    findings about the text, the costs or the product.
+    Args:
+        request: the product (`emit`), the suffix of its file, the text, and the fields of a `Setting`.
+
+    Raises ChimeraError with the findings about the text, the costs or the product.
     """
     emitter = EMITTERS[request["emit"]]
     if emitter.make is None:

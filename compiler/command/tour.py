@@ -22,7 +22,11 @@ assert tuple(PARTS) == tuple(TOUR_PARTS), "the help of the command line names th
 
 
 def run(argv: Sequence[str], chimerac: Callable[[Sequence[str]], int]) -> int:
-    """Run the tour or one part of it, and return the exit status. chimerac: runs the command chimerac, as in `Guide`."""
+    """Run the tour or one part of it, and return the exit status.
+
+    Args:
+        chimerac: runs the command chimerac, as in `Guide`.
+    """
     options = tour_parser().parse_args(argv)
     guide = Guide(chimerac, not options.yes and _is_terminal(), columns(None, None) or MAX_COLUMNS)
     try:

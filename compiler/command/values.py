@@ -16,7 +16,9 @@ from chimerac.compiler.given import cost_from_text
 def named_values(option: str, given: Sequence[str], example: str) -> Mapping[str, str]:
     """Return the values of an option NAME=VALUE by name. Raises ChimeraError E002.
 
-    given: texts that should be NAME=VALUE; example: the name that the message shows for a text without one.
+    Args:
+        given: texts that should be NAME=VALUE.
+        example: the name that the message shows for a text without one.
     """
     found: list[Diagnostic] = []
     values: dict[str, str] = {}
@@ -75,8 +77,10 @@ def number_of_bytes(text: str) -> int:
 def state_of(optimizer: str | None, zero: bool, precision: str = "float32", profile: Profile | None = None) -> OptimizerState:
     """Return the optimizer's state by --optimizer, --zero and --precision.
 
-    profile: its optimizer is used if --optimizer is not given. Raises ChimeraError E002 for an unknown optimizer, and for
-    --zero without one.
+    Args:
+        profile: its optimizer is used if --optimizer is not given.
+
+    Raises ChimeraError E002 for an unknown optimizer, and for --zero without one.
     """
     # factor: bytes of the optimizer's state for each byte of a float32 gradient.
     if optimizer is None and profile is not None and profile.optimizer != "none":

@@ -31,8 +31,10 @@ def explain_collectives(finding: Diagnostic, index: ProgramIndex) -> Diagnostic:
 def shortest(rows: RowsByRank) -> list[tuple[int, int]]:
     """Return the shortest cycle of these groups as pairs of rows: on some rank the first row of a pair comes before the second.
 
-    rows: the groups of a cycle, in its order, as `cycle_of_groups` returns them. The program may have a shorter cycle of other
-    groups. A cycle of more than MAX_SHORTENED groups is not shortened.
+    Args:
+        rows: the groups of a cycle, in its order, as `cycle_of_groups` returns them.
+
+    The program may have a shorter cycle of other groups. A cycle of more than MAX_SHORTENED groups is not shortened.
     """
     import networkx as nx  # start-up: 117 ms, and few findings need it
 
@@ -54,7 +56,8 @@ def shortest(rows: RowsByRank) -> list[tuple[int, int]]:
 def _move_help(index: ProgramIndex, moved: int, other: int, side: str) -> str:
     """Return the help to move a row right before or right after another row; '' if the check of collectives still fails then.
 
-    side: 'before' or 'after'.
+    Args:
+        side: 'before' or 'after'.
     """
     p = index.program
     rest = np.delete(np.arange(len(p)), moved)

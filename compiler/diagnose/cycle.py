@@ -87,7 +87,11 @@ def _any_cycle(begins: list[int], ends: list[int]) -> list[int]:
 
 
 def cycle_fact(ranks: Sequence[int]) -> str:
-    """Return the fact about a cycle of waits for the message of a finding. ranks: those of the cycle, ascending."""
+    """Return the fact about a cycle of waits for the message of a finding.
+
+    Args:
+        ranks: those of the cycle, ascending.
+    """
     if len(ranks) == 1:
         return f"rank {ranks[0]} waits for itself"
     more = f" and {len(ranks) - MAX_SHOWN} more" if len(ranks) > MAX_SHOWN else ""
@@ -95,7 +99,11 @@ def cycle_fact(ranks: Sequence[int]) -> str:
 
 
 def shown(lines: Sequence[str], what: str) -> list[str]:
-    """Return the first MAX_SHOWN lines, and one that counts the others, if any. what: the word for them, such as 'waits'."""
+    """Return the first MAX_SHOWN lines, and one that counts the others, if any.
+
+    Args:
+        what: the word for them, such as 'waits'.
+    """
     return [*lines[:MAX_SHOWN], *([f"... and {len(lines) - MAX_SHOWN} more {what}"] if len(lines) > MAX_SHOWN else [])]
 
 

@@ -23,7 +23,11 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
     """Return the finding for a program of tasks whose order deadlocks.
 
     The finding also names the lines of the schedule that ordered the tasks of the cycle, or of the overlapped pair that waits
-    for itself. timing: the simulated times of that program; trials: tries changes of the schedule's text.
+    for itself.
+
+    Args:
+        timing: the simulated times of that program.
+        trials: tries changes of the schedule's text.
     """
     program = ordered.program
     target, source, row_of_pair = _waits(program, timing)

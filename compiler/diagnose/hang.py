@@ -157,7 +157,13 @@ def _drawing(index: ProgramIndex, hang: Hang, ranks: list[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """A move of one instruction. text: the move in words; program: after it; hang: the state in which that program hangs."""
+    """A move of one instruction.
+
+    Attributes:
+        text: the move in words.
+        program: after it.
+        hang: the state in which that program hangs.
+    """
 
     text: str
     program: Program

@@ -36,8 +36,12 @@ def suggest_parameters(
 ) -> ChimeraError:
     """Return the findings about requirements that are not met, with values of parameters with which the schedule compiles.
 
-    A finding for which no such values are found has no help. given: the parameters of the compilation; budget: operations of
-    all trials together; recompute: as in `resolve`.
+    A finding for which no such values are found has no help.
+
+    Args:
+        given: the parameters of the compilation.
+        budget: operations of all trials together.
+        recompute: as in `resolve`.
     """
 
     def helped(d: Diagnostic) -> Diagnostic:
@@ -53,9 +57,12 @@ def suggest_parameters(
 class _Trial:
     """Compiles a schedule with other parameters.
 
-    given: the parameters of the compilation; budget, recompute: as in `resolve`; searched: operations so far, without those of
-    compilations; compiled: how many compilations so far have passed `resolve`; tasks: how many forwards and backwards these had
-    together, where a split backward counts as one.
+    Attributes:
+        given: the parameters of the compilation.
+        budget, recompute: as in `resolve`.
+        searched: operations so far, without those of compilations.
+        compiled: how many compilations so far have passed `resolve`.
+        tasks: how many forwards and backwards these had together, where a split backward counts as one.
     """
 
     schedule: n.Schedule
@@ -95,7 +102,10 @@ class _Trial:
 def _help(schedule: n.Schedule, requirement: n.Require, given: Values, trial: _Trial) -> str:
     """Return the help with values with which the schedule compiles: the nearest ones of one parameter, else of two.
 
-    requirement: the one that is not met. Return '' if no such values are found.
+    Args:
+        requirement: the one that is not met.
+
+    Return '' if no such values are found.
     """
     params = [p.name.name for p in schedule.statements if isinstance(p, n.Param)]
     current = parameter_values(schedule, given, trial.budget)
@@ -122,8 +132,10 @@ def _help(schedule: n.Schedule, requirement: n.Require, given: Values, trial: _T
 def _pairs(involved: list[str], params: list[str]) -> list[tuple[str, str]]:
     """Return the pairs of parameters to change together, each pair in the order of the text.
 
-    involved: the parameters that the requirement names, in the reverse order of the text. Every pair has the first of these and
-    another parameter.
+    Args:
+        involved: the parameters that the requirement names, in the reverse order of the text.
+
+    Every pair has the first of these and another parameter.
     """
     others = [*involved[1:], *(name for name in params if name not in involved)]
     pairs = [(a, b) for a in involved[:1] for b in others[:MAX_PAIRS]]

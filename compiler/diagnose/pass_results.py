@@ -18,11 +18,16 @@ from chimerac.compiler.syntax.nodes import Schedule
 class PassResults:
     """The input of a compilation, and the results of its passes.
 
-    parameters: those that are given, by name; width: the number of replicas; machine: the one that the program is for; arrange:
-    whether transfers and collectives are arranged for it; budget: of the compilation; recompute: the stages to recompute,
-    instead of those that the schedule names; None: those of the schedule. schedule, ordered, program: what `parse`,
-    `order_tasks` and `lower` returned; spec: what `resolve` returned, with the sets of tied parameters that the caller gave;
-    None for a pass that has not returned.
+    Attributes:
+        parameters: those that are given, by name.
+        width: the number of replicas.
+        machine: the one that the program is for.
+        arrange: whether transfers and collectives are arranged for it.
+        budget: of the compilation.
+        recompute: the stages to recompute, instead of those that the schedule names; None: those of the schedule.
+        schedule, ordered, program: what `parse`, `order_tasks` and `lower` returned.
+        spec: what `resolve` returned, with the sets of tied parameters that the caller gave; None for a pass that has not
+            returned.
     """
 
     source: Source

@@ -18,7 +18,12 @@ _MAX_HEAD_CHARS = 50  # characters of a block's head that messages show
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A word, number or symbol. start, end: its offsets in the text; line, column: where it starts, counted from 1."""
+    """A word, number or symbol.
+
+    Attributes:
+        start, end: its offsets in the text.
+        line, column: where it starts, counted from 1.
+    """
 
     text: str
     start: int
@@ -31,9 +36,11 @@ class Token:
 class Block:
     """What is between two braces, with the head before them.
 
-    source: the text; head: the tokens before the opening brace that belong to the block, such as `order ticks`; brace, close:
-    the indices of the opening and the closing brace among the tokens, close None while the block is open; indent: how many
-    spaces the line with the opening brace begins with.
+    Attributes:
+        source: the text.
+        head: the tokens before the opening brace that belong to the block, such as `order ticks`.
+        brace, close: the indices of the opening and the closing brace among the tokens, close None while the block is open.
+        indent: how many spaces the line with the opening brace begins with.
     """
 
     source: Source
@@ -60,10 +67,14 @@ class Block:
 class Place:
     """The position of a syntax error, with its context.
 
-    tokens: those of the whole text, without comments; at: the index of the first token that is not allowed, or the number of
-    tokens if the text ends too early; terminals: the names of the terminals that are allowed there; allowed: the texts of
-    those that are keywords or symbols, but not operators; blocks: those open there, the outermost first; closed: the blocks
-    that ended before, in the order of their ends; keywords: the reserved words.
+    Attributes:
+        tokens: those of the whole text, without comments.
+        at: the index of the first token that is not allowed, or the number of tokens if the text ends too early.
+        terminals: the names of the terminals that are allowed there.
+        allowed: the texts of those that are keywords or symbols, but not operators.
+        blocks: those open there, the outermost first.
+        closed: the blocks that ended before, in the order of their ends.
+        keywords: the reserved words.
     """
 
     source: Source
@@ -78,7 +89,11 @@ class Place:
     @classmethod
     def of(cls, source: Source, position: int, follow: Callable[[int], tuple[frozenset[str], frozenset[str]]],
            keywords: frozenset[str]) -> Place:  # fmt: skip
-        """Return the place of the character at a position. follow: position -> `terminals` and `allowed` there."""
+        """Return the place of the character at a position.
+
+        Args:
+            follow: position -> `terminals` and `allowed` there.
+        """
         tokens = tuple(_tokens(source.text))
         at = next((k for k, w in enumerate(tokens) if w.end > position), len(tokens))
         blocks, closed = _blocks(source, tokens, at)
@@ -151,7 +166,11 @@ class Place:
         return None
 
     def open_brackets(self, symbols: str = "([") -> list[int]:
-        """Return the indices of the brackets that are open at the error, within its block. symbols: which brackets."""
+        """Return the indices of the brackets that are open at the error, within its block.
+
+        Args:
+            symbols: which brackets.
+        """
         found: list[int] = []
         for k in range(self.blocks[-1].brace + 1 if self.blocks else 0, self.at):
             text = self.tokens[k].text

@@ -21,8 +21,13 @@ class _SearchLimitError(Exception):
 class _Ranks:
     """A simulation of ranks that run their tasks in order. A unit is a task or an overlapped pair, numbered by its first row.
 
-    rank: of each row. needs: by unit, the units that it waits for. remaining: by rank, the units that have not run, the next
-    one at the end. done: by unit, whether it has run. order: by rank, the units that have run. work: what MAX_WORK limits.
+    Attributes:
+        rank: of each row.
+        needs: by unit, the units that it waits for.
+        remaining: by rank, the units that have not run, the next one at the end.
+        done: by unit, whether it has run.
+        order: by rank, the units that have run.
+        work: what MAX_WORK limits.
     """
 
     def __init__(self, tasks: Program) -> None:
@@ -87,8 +92,13 @@ class _Ranks:
 def repair_order(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None:
     """Return a program of tasks without the deadlock, and the moves that lead to it; no moves if the tasks do not deadlock.
 
-    A move is (row that moves earlier, row before which it moves). tasks: those of one replica. Return None if no such program
-    is found: the search takes more than MAX_WORK, or overlapped pairs wait for each other or for themselves.
+    A move is (row that moves earlier, row before which it moves).
+
+    Args:
+        tasks: those of one replica.
+
+    Return None if no such program is found: the search takes more than MAX_WORK, or overlapped pairs wait for each other or for
+    themselves.
     """
     ranks = _Ranks(tasks)
     moves: list[tuple[int, int]] = []
@@ -120,7 +130,11 @@ def task_name(tasks: Program, row: int) -> str:
 
 
 def moves_help(tasks: Program, moves: list[tuple[int, int]], result: str) -> str:
-    """Return the help that suggests these moves, at most MAX_SHOWN of them. result: the effect of the moves, as tried."""
+    """Return the help that suggests these moves, at most MAX_SHOWN of them.
+
+    Args:
+        result: the effect of the moves, as tried.
+    """
     lines = [
         f"let rank {tasks.rank_of[a]} run {task_name(tasks, a)} before {task_name(tasks, b)}" for a, b in moves[:MAX_SHOWN]
     ]

@@ -24,8 +24,10 @@ def add_source_lines(error: ChimeraError, spec: Spec, ordered: Ordered, program:
 def suggest_arranging(error: ChimeraError, arranged: Program, keep: bool = False) -> ChimeraError:
     """Return the findings of the verifier. If arranging the program corrects it, the help of E440 and E453 says so.
 
-    arranged: the program arranged for its machine. keep: whether the help of a finding stays before the new one, unless that
-    help only says that nothing was found; False for a compiled schedule, whose transfers cannot be moved by hand.
+    Args:
+        arranged: the program arranged for its machine.
+        keep: whether the help of a finding stays before the new one, unless that help only says that nothing was found; False
+            for a compiled schedule, whose transfers cannot be moved by hand.
     """
     if findings(arranged):
         return error
@@ -42,8 +44,10 @@ def suggest_arranging(error: ChimeraError, arranged: Program, keep: bool = False
 def suggest_order(error: ChimeraError, tasks: Program) -> ChimeraError:
     """Return the findings about a program. A finding about a hang whose help is NOTHING_FOUND gets moves of tasks as its help.
 
-    tasks: those of the program. If they do not wait for each other in a cycle, or no such moves are found, the findings stay as
-    they are.
+    Args:
+        tasks: those of the program.
+
+    If they do not wait for each other in a cycle, or no such moves are found, the findings stay as they are.
     """
     repaired = repair_order(tasks)
     if repaired is None:

@@ -50,7 +50,11 @@ def _full_limits(state: Scheduler) -> Iterator[tuple[int, int, Counter]]:
 
 
 def _help(state: Scheduler, first: Counter) -> str:
-    """Return the help: larger limits that were tried, advice, or both. first: the limit that the finding shows."""
+    """Return the help: larger limits that were tried, advice, or both.
+
+    Args:
+        first: the limit that the finding shows.
+    """
     found = _sufficient_limits(state, first.span)
     backward = "F - W" if Op.BWD_WEIGHT in state.order.kinds else "F - B"
     advice = f"limit {backward} instead, a count that every backward lowers"
@@ -70,7 +74,9 @@ def _sufficient_limits(state: Scheduler, first: Span) -> list[Bound]:
     The limit `first` is raised by 1, 2, 4, ... If the scheduler then gets stuck only at limits that are not raised yet, these
     are raised too, by the same amount. Once it finishes, the least amount that is sufficient is searched for. A limit that is
     raised enough forbids nothing, so the search fails only if it exceeds MAX_RUNS, MAX_TRIED or what is left of the budget.
-    first: the span of the limit to raise first.
+
+    Args:
+        first: the span of the limit to raise first.
     """
     best: list[Bound] = []
     budget = state.budget.share()

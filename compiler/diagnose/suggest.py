@@ -24,9 +24,10 @@ MAX_NOTED = 5  # findings with the same cause that notes list
 def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials, written: Program | None = None) -> str:
     """Return the help with an edit that was tried, under which a deadlocked order runs. Return '' if none was found.
 
-    early: the spans of the text that orders tasks of the cycle too early; in an order by ticks, amounts are added only to the
-    ticks of these rules and fills. written: the tasks in the original order; None: how many tasks an edit reorders does not
-    count.
+    Args:
+        early: the spans of the text that orders tasks of the cycle too early; in an order by ticks, amounts are added only to
+            the ticks of these rules and fills.
+        written: the tasks in the original order; None: how many tasks an edit reorders does not count.
     """
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
     match order:
@@ -51,8 +52,10 @@ def suggest_edit_of_order(
     """Return the findings about an order with two tasks of a rank on one tick, or with missing, duplicated or unknown tasks.
 
     If an edit that was tried corrects them all, only the first finding remains, with the edit as its help. The messages of the
-    others become its notes, but not those of other tasks on one tick. budget: of the operations that computing the original
-    order may take.
+    others become its notes, but not those of other tasks on one tick.
+
+    Args:
+        budget: of the operations that computing the original order may take.
     """
     first, *others = error.diagnostics
     order = next(s for s in schedule.statements if isinstance(s, n.Order))

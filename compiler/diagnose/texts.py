@@ -47,7 +47,10 @@ def explain_text(source: Source) -> ChimeraError:
 
 
 class _Reader:
-    """Parses texts to find their first syntax error. left: how many more texts it may parse; later ones are not parsed.
+    """Parses texts to find their first syntax error.
+
+    Attributes:
+        left: how many more texts it may parse; later ones are not parsed.
 
     A call returns the position of the error, None if there is none, and 0 for a text that is not parsed.
     """
@@ -66,9 +69,12 @@ class _Reader:
 class _Draft:
     """A text whose errors are corrected or blanked one by one, so that the later ones are found.
 
-    source: the original text; text: what it has become. last: the line and column of the last error that was blanked, or
-    None; changes: of each correction the line, the column, and the lengths before and after it; blanked: whether a statement
-    was blanked, which may cause other errors.
+    Attributes:
+        source: the original text.
+        text: what it has become.
+        last: the line and column of the last error that was blanked, or None.
+        changes: of each correction the line, the column, and the lengths before and after it.
+        blanked: whether a statement was blanked, which may cause other errors.
     """
 
     def __init__(self, source: Source) -> None:

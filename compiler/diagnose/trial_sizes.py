@@ -27,9 +27,13 @@ Sizes = Mapping[str, int]
 class TrialSize:
     """A size at which edited texts are tried.
 
-    parameters: of the schedule. tasks: by how much a trial at this size reduces what is left of the limit of all trials (at the
-    doubled size, as much as at the given size). original: the program of the original text, which an edit must not change;
-    None if that text does not compile at this size. required: whether an edited text must compile.
+    Attributes:
+        parameters: of the schedule.
+        tasks: by how much a trial at this size reduces what is left of the limit of all trials (at the doubled size, as much as
+            at the given size).
+        original: the program of the original text, which an edit must not change; None if that text does not compile at this
+            size.
+        required: whether an edited text must compile.
     """
 
     parameters: Sizes
@@ -47,8 +51,10 @@ def trial_sizes(
 ) -> Sequence[TrialSize]:
     """Return the sizes at which edits are tried. The first one is the given size, at which the original text does not compile.
 
-    given: the header at the given size; budget, recompute: as in `resolve`; compile_original: returns the program of the
-    original text at a size, None if it does not compile there.
+    Args:
+        given: the header at the given size.
+        budget, recompute: as in `resolve`.
+        compile_original: returns the program of the original text at a size, None if it does not compile there.
     """
     found = [TrialSize(given.parameters, _tasks(given))]
     if _tasks(given) > MAX_TASKS_FOR_LARGER_SIZE:

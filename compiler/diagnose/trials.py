@@ -42,7 +42,11 @@ _COMMENT = re.compile(r"#[^\n]*")
 class TrialResult:
     """What a text compiles to.
 
-    makespan: of the tasks; activations: the most of any rank; tasks: the program of tasks; program: the lowered one.
+    Attributes:
+        makespan: of the tasks.
+        activations: the most of any rank.
+        tasks: the program of tasks.
+        program: the lowered one.
     """
 
     makespan: int
@@ -55,11 +59,14 @@ class TrialResult:
 class Trials:
     """The search for an edit under which a schedule's order runs, with a bound on its work.
 
-    attempt: compiles an edited text under parameters; returns None if that fails; sizes: where an edit is tried, the given size
-    first; option_text: the part of the help that names the option which the trials add, '' if they add none; limited:
-    whether the text has limits, which are not checked at other sizes; budget: operations of all trials together; spent: the
-    effort so far, in tasks: for every text tried, the `tasks` of its `TrialSize`, and TASKS_PER_CHARACTER for each character
-    outside of comments.
+    Attributes:
+        attempt: compiles an edited text under parameters; returns None if that fails.
+        sizes: where an edit is tried, the given size first.
+        option_text: the part of the help that names the option which the trials add, '' if they add none.
+        limited: whether the text has limits, which are not checked at other sizes.
+        budget: operations of all trials together.
+        spent: the effort so far, in tasks: for every text tried, the `tasks` of its `TrialSize`, and TASKS_PER_CHARACTER for
+            each character outside of comments.
     """
 
     attempt: Callable[[str, Sizes], TrialResult | None]
@@ -82,7 +89,10 @@ class Trials:
         """Return the trials for a schedule whose order cannot run: with its parameters as given, and at other sizes.
 
         On the machines whose transfers queue, transfers are arranged: without that few orders run there.
-        budget: operations of all trials together; recompute: as in `resolve`.
+
+        Args:
+            budget: operations of all trials together.
+            recompute: as in `resolve`.
         """
         given = spec.header.parameters
         arranging = arrange or machine in ("paired", "serial")
@@ -128,9 +138,11 @@ class Trials:
     ) -> str:
         """Return the help with the best edit under which the order runs; '' if there is none.
 
-        edits: groups of edits; those that change less come first. take_first: take the first edit that runs at all sizes.
-        original: the tasks in the order of the original text; None: how many tasks an edit reorders does not count. keep_order:
-        prefer edits that keep the order among tasks of one kind.
+        Args:
+            edits: groups of edits; those that change less come first.
+            take_first: take the first edit that runs at all sizes.
+            original: the tasks in the order of the original text; None: how many tasks an edit reorders does not count.
+            keep_order: prefer edits that keep the order among tasks of one kind.
         """
         candidates: list[tuple[tuple[int, ...], _Tried, Edit]] = []
         for group_number, edit in ((k, edit) for k, group in enumerate(edits) for edit in group):
@@ -187,7 +199,9 @@ class Trials:
 class _Tried:
     """An edited text that may be suggested.
 
-    result: at the given size; failing: the sizes at which neither this text nor the original one compiles.
+    Attributes:
+        result: at the given size.
+        failing: the sizes at which neither this text nor the original one compiles.
     """
 
     result: TrialResult

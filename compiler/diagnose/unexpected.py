@@ -25,7 +25,11 @@ Reader = Callable[[str], int | None]
 
 @dataclass(frozen=True, slots=True)
 class SyntaxFinding:
-    """A syntax error. change: the one that corrects it, if it is known."""
+    """A syntax error.
+
+    Attributes:
+        change: the one that corrects it, if it is known.
+    """
 
     finding: Diagnostic
     change: Change | None = None
@@ -40,7 +44,8 @@ def changed(p: Place, change: Change) -> str:
 def explain(p: Place, meaningless: str, read: Reader) -> SyntaxFinding:
     """Return the finding about a syntax error.
 
-    meaningless: the character at the error, if no token of the language has it; else ''.
+    Args:
+        meaningless: the character at the error, if no token of the language has it; else ''.
     """
     if p.ended and not p.blocks:
         return SyntaxFinding(_end(p))

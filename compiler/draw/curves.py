@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def draw_curves(sheet: Sheet, panel: Panel, curve: MemoryCurve, ranks: Sequence[int], top: float, right: float) -> list[Axes]:
     """Draw what each rank holds over time, all ranks to one scale, and return the axes, one for each part of the time.
 
-    top: the upper edge of the title above the curves, in inches from the upper edge of the sheet. right: where the curves end,
-    in inches from the left edge of the sheet.
+    Args:
+        top: the upper edge of the title above the curves, in inches from the upper edge of the sheet.
+        right: where the curves end, in inches from the left edge of the sheet.
     """
     sheet.text(MARGIN, top, f"{curve.title}, all ranks to one scale; the numbers are the peaks", style="italic")
     top += LINE

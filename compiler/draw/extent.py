@@ -23,7 +23,11 @@ BREAK = 0.2  # inches between the two parts of a time axis
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Which times are drawn, and how wide. parts: (from, to) in units: all of the time, or its beginning and its end."""
+    """Which times are drawn, and how wide.
+
+    Attributes:
+        parts: (from, to) in units: all of the time, or its beginning and its end.
+    """
 
     parts: tuple[tuple[float, float], ...]
     inches_per_unit: float
@@ -43,16 +47,23 @@ class Extent:
 
 
 def text_inches(text: str, points: float) -> float:
-    """Return the approximate width of a text in inches: as if all its characters were digits. points: the size of its font."""
+    """Return the approximate width of a text in inches: as if all its characters were digits.
+
+    Args:
+        points: the size of its font.
+    """
     return DIGIT * points / POINTS_PER_INCH * len(text)
 
 
 def extent(panels: Sequence[Panel], boxes: Sequence[Boxes], inches: float | None) -> Extent:
     """Return the extent of panels with one time axis.
 
-    boxes: of each panel, those of the ranks that are drawn. inches: the width of the axis; None for as wide as the tasks need,
-    from NARROWEST to WIDEST. A short task takes the tenth percentile of the times of all boxes. If it would be narrower than
-    `LEAST`, the middle of the iteration is left out.
+    Args:
+        boxes: of each panel, those of the ranks that are drawn.
+        inches: the width of the axis; None for as wide as the tasks need, from NARROWEST to WIDEST.
+
+    A short task takes the tenth percentile of the times of all boxes. If it would be narrower than `LEAST`, the middle of the
+    iteration is left out.
     """
     longest = max((p.length for p in panels), default=0.0)
     lengths = np.concatenate([b.end - b.start for b in boxes] or [np.zeros(0)])

@@ -30,15 +30,25 @@ BESIDE_NAME = 0.05  # from the name of a rank to its row
 class Layout:
     """Where the parts of a picture are, in inches.
 
-    chosen: the ranks of each panel that are drawn. time_label: what is written below the time axis. inches: the width of the
-    picture; None for one in which most numbers fit, within limits. Raises ChimeraError E002 for a width without room for the
-    boxes.
+    Args:
+        chosen: the ranks of each panel that are drawn.
+        time_label: what is written below the time axis.
+        inches: the width of the picture; None for one in which most numbers fit, within limits.
 
-    boxes, all_reduces, usual_digits: one entry for each panel. boxes: without those at times that are not drawn; usual_digits:
-    by Op of a task, how long its numbers usually are. extent: which times are drawn, and how wide. left, right: the widths of
-    what is beside the time axis; axis: the width of the axis; width: of the picture. row: the height of a box; lane: of the
-    space below it for all-reduces, 0 if there are none. font: the size of the numbers, in points. entries, notes: the legend,
-    and what is written below it.
+    Attributes:
+        boxes: for each panel its boxes, without those at times that are not drawn.
+        all_reduces: for each panel.
+        usual_digits: for each panel, by Op of a task, how long its numbers usually are.
+        extent: which times are drawn, and how wide.
+        left, right: the widths of what is beside the time axis.
+        axis: the width of the axis.
+        width: of the picture.
+        row: the height of a box.
+        lane: of the space below it for all-reduces, 0 if there are none.
+        font: the size of the numbers, in points.
+        entries, notes: the legend, and what is written below it.
+
+    Raises ChimeraError E002 for a width without room for the boxes.
     """
 
     def __init__(self, panels: Sequence[Panel], chosen: Sequence[Sequence[int]], time_label: str, inches: float | None) -> None:
@@ -86,7 +96,8 @@ class Layout:
     def has_number(self, panel: int, k: int) -> bool:
         """Return whether box k of a panel is wide enough for its number, and for the usual numbers of its kind of task.
 
-        panel: its index.
+        Args:
+            panel: its index.
         """
         b = self.boxes[panel]
         usual = self.usual_digits[panel][int(self.panels[panel].program.table.op[b.row[k]])]
@@ -95,7 +106,9 @@ class Layout:
     def fits(self, text: str, start: float, end: float, points: float) -> bool:
         """Return whether a text is narrower than the time from start to end.
 
-        start, end: in units. points: the size of the font.
+        Args:
+            start, end: in units.
+            points: the size of the font.
         """
         return text_inches(text, points) + 0.01 <= (end - start) * self.extent.inches_per_unit
 

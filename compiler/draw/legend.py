@@ -20,7 +20,11 @@ BEFORE_TEXT, AFTER_TEXT = 0.02, 0.14  # inches: the spaces around the text of an
 
 @dataclass(frozen=True, slots=True)
 class Swatch:
-    """A box with a colour and perhaps a hatch, or a mark, which is a character. hatch: in the notation of matplotlib."""
+    """A box with a colour and perhaps a hatch, or a mark, which is a character.
+
+    Attributes:
+        hatch: in the notation of matplotlib.
+    """
 
     WIDTH: ClassVar[float] = 0.17  # inches, with the space after it
 
@@ -40,8 +44,11 @@ class Entry:
 def legend(panels: Sequence[Panel], has_all_reduces: bool, has_stages: bool) -> list[list[Entry]]:
     """Return the legend in three groups: the kinds of tasks; the pipes; all-reduces, messages and what the numbers are.
 
-    The group of the pipes is empty if there are several panels, or only one pipe. has_all_reduces: all-reduces are drawn;
-    has_stages: boxes show their stages.
+    The group of the pipes is empty if there are several panels, or only one pipe.
+
+    Args:
+        has_all_reduces: all-reduces are drawn.
+        has_stages: boxes show their stages.
     """
     tables = [p.program.table for p in panels]
     used = [form.op for form in FORMS if form.letter and any((t.op == form.op).any() for t in tables)]
@@ -80,8 +87,10 @@ def notes(
 ) -> list[str]:
     """Return sentences about what is not drawn.
 
-    chosen: the ranks of each panel that are drawn. boxes: the boxes of these ranks, also at times that are not drawn.
-    hides_numbers: some boxes are drawn without their numbers.
+    Args:
+        chosen: the ranks of each panel that are drawn.
+        boxes: the boxes of these ranks, also at times that are not drawn.
+        hides_numbers: some boxes are drawn without their numbers.
     """
     sentences = []
     if drawn.left_out is not None:
@@ -113,7 +122,10 @@ def _missing(panel: Panel, boxes: Boxes, drawn: Extent) -> str:
 def wrapped(text: str, inches: float, points: float) -> list[str]:
     """Return a text as lines of about this width, or of 20 characters if that is more; one empty line for an empty text.
 
-    A longer word is not broken. points: the size of the font.
+    A longer word is not broken.
+
+    Args:
+        points: the size of the font.
     """
     return textwrap.wrap(text, max(20, int(inches / (CHARACTER * points / POINTS_PER_INCH))), break_long_words=False) or [""]
 
@@ -121,7 +133,11 @@ def wrapped(text: str, inches: float, points: float) -> list[str]:
 def flowed(groups: Sequence[Sequence[Entry]], inches: float, points: float) -> list[list[tuple[float, Entry]]]:
     """Return the lines of a legend: entries, each with the place where it begins, in inches from the left.
 
-    If not all entries fit into one line, each group begins a line. inches: the width of a line; points: the size of the font.
+    If not all entries fit into one line, each group begins a line.
+
+    Args:
+        inches: the width of a line.
+        points: the size of the font.
     """
     whole = _lines([entry for group in groups for entry in group], inches, points)
     return whole if len(whole) == 1 else [line for group in groups if group for line in _lines(group, inches, points)]

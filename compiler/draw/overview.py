@@ -28,10 +28,14 @@ def draw_overview(
     """Return the drawing of a timeline that ends at `end`, in units.
 
     A character is the letter of the kind of task that takes the most of its part of the time, or a dot if the rank is idle for
-    longer than that. longest: the time, in units, for which a line has `columns` characters, the name of the rank and the
-    borders included. columns: default COLUMNS; a small number is raised, so that `longest` has at least 20 characters. ranks:
-    those to draw, default the first MAX_RANKS. colour: with the background colours of timeline.py, and blanks in place of dots.
-    The colour of a letter is that of the pipe whose tasks of this kind take the most of the character's part of the time.
+    longer than that.
+
+    Args:
+        longest: the time, in units, for which a line has `columns` characters, the name of the rank and the borders included.
+        columns: default COLUMNS; a small number is raised, so that `longest` has at least 20 characters.
+        ranks: those to draw, default the first MAX_RANKS.
+        colour: with the background colours of timeline.py, and blanks in place of dots. The colour of a letter is that of the
+            pipe whose tasks of this kind take the most of the character's part of the time.
     """
     shown = range(min(program.world, MAX_RANKS)) if ranks is None else ranks
     margin = len(f"rank {max(shown)} |")
@@ -48,7 +52,12 @@ def draw_overview(
 
 
 def _line(program: Program, bars: Timeline, used: int, step: float, colour: bool) -> str:
-    """Return the characters of a rank. used: their number; step: the time of each, in integers of the timeline."""
+    """Return the characters of a rank.
+
+    Args:
+        used: their number.
+        step: the time of each, in integers of the timeline.
+    """
     # By pipe, Op of the task and character: the share of the character's time that these tasks take.
     by_pipe = np.zeros((len(program.header.pipes), len(FORMS), used))
     for row, start, end in zip(bars.row.tolist(), bars.start.tolist(), bars.end.tolist(), strict=True):

@@ -30,8 +30,12 @@ class Messages:
 class MemoryCurve:
     """What each rank holds over time, as columns: global rank `rank` holds `amount` from `time` on, until its next entry.
 
-    The entries of a rank are in the order of their times. title: what the amounts are; unit: the amount that is written as 1,
-    such as 1024 bytes; suffix: what is written after the number, such as ' KiB'.
+    The entries of a rank are in the order of their times.
+
+    Attributes:
+        title: what the amounts are.
+        unit: the amount that is written as 1, such as 1024 bytes.
+        suffix: what is written after the number, such as ' KiB'.
     """
 
     rank: Ints
@@ -46,9 +50,13 @@ class MemoryCurve:
 class Panel:
     """A timeline with its program. Times are in the integers of the timeline.
 
-    title, facts: texts above the timeline. end: of the iteration. messages, memory: None if they are not drawn. all_reduces:
-    when each of `Program.collectives` began and ended; None if only the launches are known, which are then drawn as marks.
-    counts_idle: whether the idle slots are numbered (see `idle_slots_of`).
+    Attributes:
+        title, facts: texts above the timeline.
+        end: of the iteration.
+        messages, memory: None if they are not drawn.
+        all_reduces: when each of `Program.collectives` began and ended; None if only the launches are known, which are then
+            drawn as marks.
+        counts_idle: whether the idle slots are numbered (see `idle_slots_of`).
     """
 
     title: str
@@ -79,9 +87,10 @@ class Panel:
 class Boxes:
     """The boxes of the tasks that take time, as columns: that of the task in row `row` of the program, on global rank `rank`.
 
-    half: 0 for a box of full height; of the two tasks of an overlapped pair that run at once, 1 for the first, drawn above, and
-    2 for the second. number, stage: the micro-batches and the stage as text; the stage is '' unless a pipe has several stages
-    on a rank.
+    Attributes:
+        half: 0 for a box of full height; of the two tasks of an overlapped pair that run at once, 1 for the first, drawn above,
+            and 2 for the second.
+        number, stage: the micro-batches and the stage as text; the stage is '' unless a pipe has several stages on a rank.
     """
 
     rank: Ints

@@ -65,10 +65,13 @@ def draw_picture(
 ) -> bytes:
     """Return the picture of timelines, one under the other on one time axis, in one of `FORMATS`.
 
-    time_label: what is written below the time axis, such as its unit. ranks: the global ranks to draw, default all; panels
-    leave out those that they do not have. inches: the width of the picture; None for one in which most numbers fit, within
-    limits. remarks: sentences that are written below the legend. An iteration that is too long for the width is drawn without
-    its middle, and the picture says so.
+    Args:
+        time_label: what is written below the time axis, such as its unit.
+        ranks: the global ranks to draw, default all; panels leave out those that they do not have.
+        inches: the width of the picture; None for one in which most numbers fit, within limits.
+        remarks: sentences that are written below the legend.
+
+    An iteration that is too long for the width is drawn without its middle, and the picture says so.
 
     Raises ChimeraError E002 without matplotlib, for more than `MAX_ROWS` ranks of all panels together, and for a width that has
     no room for the boxes.
@@ -138,8 +141,11 @@ def _drawn(layout: Layout) -> Figure:
 def _draw_panel(sheet: Sheet, layout: Layout, index: int, top: float) -> list[Axes]:
     """Draw a panel whose upper edge is `top` inches below that of the sheet.
 
-    index: of the panel in the layout. Return the axes of its lowest block, one for each part of the time. The lowest block is
-    the memory curves, or the rows if the panel has no curves.
+    Args:
+        index: of the panel in the layout.
+
+    Return the axes of its lowest block, one for each part of the time. The lowest block is the memory curves, or the rows if
+    the panel has no curves.
     """
     panel, ranks = layout.panels[index], layout.chosen[index]
     sheet.text(MARGIN, top, panel.title, TITLE, weight="bold")

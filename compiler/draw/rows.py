@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 class Row:
     """Where the row of a rank is, in inches below the upper edge of the axes.
 
-    top: the upper edge of its boxes; lane: that of the space for its all-reduces.
+    Attributes:
+        top: the upper edge of its boxes.
+        lane: that of the space for its all-reduces.
     """
 
     rank: int
@@ -32,14 +34,23 @@ class Row:
 
 
 class Rows:
-    """The rows of one panel. index: of the panel in the layout."""
+    """The rows of one panel.
+
+    Attributes:
+        index: of the panel in the layout.
+    """
 
     def __init__(self, layout: Layout, index: int, rows: Sequence[Row]) -> None:
         self.layout, self.index, self.rows = layout, index, rows
         self.panel, self.boxes = layout.panels[index], layout.boxes[index]
 
     def draw(self, axes: Axes, part: int) -> None:
-        """Draw what is in one part of the time. axes: of this part; part: its index in `Extent.parts`."""
+        """Draw what is in one part of the time.
+
+        Args:
+            axes: of this part.
+            part: its index in `Extent.parts`.
+        """
         from matplotlib.collections import LineCollection
 
         panel, rows = self.panel, self.rows
@@ -65,7 +76,11 @@ class Rows:
                     )
 
     def _tasks(self, axes: Axes, gid: str, row: Row) -> None:
-        """Draw the boxes of a rank, in the order of the timeline, and their texts. gid: the id of their group in an SVG."""
+        """Draw the boxes of a rank, in the order of the timeline, and their texts.
+
+        Args:
+            gid: the id of their group in an SVG.
+        """
         from matplotlib.collections import PolyCollection
 
         low, high = axes.get_xlim()
@@ -99,8 +114,11 @@ class Rows:
     def _number(self, axes: Axes, k: int, middle: float, op: int) -> None:
         """Write the micro-batches of box k, and its stage if it has one and there is room: below, or after a dot in half a box.
 
-        Nothing is written if the edge of the axes cuts the box. middle: of the box, in inches below the upper edge of the axes.
-        op: of its task.
+        Nothing is written if the edge of the axes cuts the box.
+
+        Args:
+            middle: of the box, in inches below the upper edge of the axes.
+            op: of its task.
         """
         boxes = self.boxes
         start, end, number, stage = float(boxes.start[k]), float(boxes.end[k]), boxes.number[k], boxes.stage[k]

@@ -19,7 +19,12 @@ MARK = 5.0  # points: the text of all-reduces, and of stages in boxes
 
 
 class Sheet:
-    """A figure of this width and height in inches. left: where the time axis begins; extent: the times that it shows."""
+    """A figure of this width and height in inches.
+
+    Attributes:
+        left: where the time axis begins.
+        extent: the times that it shows.
+    """
 
     def __init__(self, width: float, height: float, left: float, extent: Extent) -> None:
         from matplotlib.figure import Figure  # 0.2 s
@@ -28,14 +33,20 @@ class Sheet:
         self.figure: Figure = Figure(figsize=(width, height), facecolor="white")
 
     def text(self, x: float, top: float, text: str, size: float = SMALL, **how: Any) -> None:
-        """Write a line of text whose upper edge is `top` inches below that of the figure. how: arguments for matplotlib."""
+        """Write a line of text whose upper edge is `top` inches below that of the figure.
+
+        Args:
+            how: arguments for matplotlib.
+        """
         how = {"ha": "left", "color": DARK, **how}
         self.figure.text(x / self.width, 1 - (top + MIDDLE) / self.height, text, fontsize=size, va="center", **how)
 
     def axes(self, top: float, height: float) -> list[Axes]:
         """Return new axes for a block, one for each part of the time. Their y axis is in inches below the block's upper edge.
 
-        top: the upper edge of the block, in inches below that of the figure. height: of the block.
+        Args:
+            top: the upper edge of the block, in inches below that of the figure.
+            height: of the block.
         """
         blocks, x = [], self.left
         for (start, end), width in zip(self.extent.parts, self.extent.widths(), strict=True):
@@ -53,7 +64,8 @@ class Sheet:
     def time_axis(self, axes: Sequence[Axes]) -> None:
         """Draw the time axis: its numbers, and a mark at each side of a break.
 
-        axes: those above the time axis, as the method `axes` returned them.
+        Args:
+            axes: those above the time axis, as the method `axes` returned them.
         """
         from matplotlib.ticker import MaxNLocator
 
@@ -75,7 +87,8 @@ class Sheet:
     def legend_line(self, placed: Sequence[tuple[float, Entry]], top: float) -> None:
         """Draw a line of the legend: entries, each with the place where it begins, in inches from the margin.
 
-        top: the upper edge of the line, in inches below that of the figure.
+        Args:
+            top: the upper edge of the line, in inches below that of the figure.
         """
         from matplotlib.patches import Rectangle
 

@@ -46,11 +46,16 @@ def draw_timeline(
 ) -> str:
     """Return the drawing of the tasks of a timeline, from time 0 on.
 
-    ranks: those to draw, default all. columns: the width of a line, also of the legend; a longer timeline continues in further
-    lines. None: each rank has one line. A line is wider where it would hold fewer than 20 characters of tasks, or less than the
-    longest time that divides all starts and ends. colour: with background colours, and blanks in place of dots and dashes.
-    stops: by rank, a text that follows its last character and is not cut. bands: how many lines of each rank are drawn, the
-    last ones; None: all. Where a label has no room, the letter of its task is drawn alone, or nothing, and the legend says so.
+    Args:
+        ranks: those to draw, default all.
+        columns: the width of a line, also of the legend; a longer timeline continues in further lines. None: each rank has one
+            line. A line is wider where it would hold fewer than 20 characters of tasks, or less than the longest time that
+            divides all starts and ends.
+        colour: with background colours, and blanks in place of dots and dashes.
+        stops: by rank, a text that follows its last character and is not cut.
+        bands: how many lines of each rank are drawn, the last ones; None: all.
+
+    Where a label has no room, the letter of its task is drawn alone, or nothing, and the legend says so.
     """
     chosen = range(program.world) if ranks is None else ranks
     fused = fused_bars(program, timeline)
@@ -101,7 +106,10 @@ def fused_bars(program: Program, timeline: Timeline) -> Mask:
 
 
 def _labels(program: Program, bars: Timeline, fused: set[int]) -> dict[int, str]:
-    """Return the label of each bar, by row. fused: rows that are drawn with the row before them.
+    """Return the label of each bar, by row.
+
+    Args:
+        fused: rows that are drawn with the row before them.
 
     'F3' is the forward of micro-batch 3, 'F3.5' that on stage 5 where a pipe puts several stages on one rank, 'F3&B1' an
     overlapped pair.
@@ -152,8 +160,9 @@ def _line(
 
     A task ends with a blank, unless its label takes all of its characters.
 
-    colour: with colours; without, the second result is empty. band: the number of characters after which the line continues
-    below; no label is cut there.
+    Args:
+        colour: with colours; without, the second result is empty.
+        band: the number of characters after which the line continues below; no label is cut there.
     """
     parts: list[str] = []
     shades, size = bytearray(), 0
@@ -197,7 +206,8 @@ def background(pipe: int, op: int) -> int:
 def paint(text: str, shades: bytes) -> str:
     """Return characters in their colours.
 
-    shades: the background colour of each character, 0 for none. Characters after the end of `shades` have none.
+    Args:
+        shades: the background colour of each character, 0 for none. Characters after the end of `shades` have none.
     """
     if not any(shades):
         return text
@@ -212,7 +222,10 @@ def paint(text: str, shades: bytes) -> str:
 def _ruler(band: range, end: int, scale: int, per_time: Fraction) -> str:
     """Return the times above a band of characters. Numbers begin at least ten characters apart and do not touch.
 
-    end: of the timeline, in integers of time. scale: how many of these make a unit. per_time: characters for one of them.
+    Args:
+        end: of the timeline, in integers of time.
+        scale: how many of these make a unit.
+        per_time: characters for one of them.
     """
     total, per_unit = Fraction(end, scale), scale * per_time  # the time in units; the characters of a unit
     # Of 1, 2 and 5 times a power of ten, the smallest distance that is an integer of time and either wide enough or longer than
@@ -236,7 +249,12 @@ def _decimal(number: Fraction, decimals: int) -> str:
 
 
 def _legend(program: Program, unit: str, is_cut: bool, columns: int | None, colour: bool) -> list[str]:
-    """Return the lines of the legend. is_cut: a label had no room. columns: the width of a line; None: one line."""
+    """Return the lines of the legend.
+
+    Args:
+        is_cut: a label had no room.
+        columns: the width of a line; None: one line.
+    """
     used = [form.letter for form in FORMS if form.letter and (program.table.op == form.op).any()]
     stage = ", then the stage" if has_several_stages(program) else ""
     parts = [*(f"{x} {WORDS[x]}" for x in used), f"numbers are micro-batches{stage}"]

@@ -91,7 +91,10 @@ def _words(program: Program, rank: int, names: Sequence[str]) -> Iterator[str]:
     """Yield the text of each task, or of each overlapped pair, of a rank.
 
     The micro-batch is left out where a listing supplies it: the next one of the pipe and the stage, for a W the oldest pending
-    one. names: of the pipes, in the listing.
+    one.
+
+    Args:
+        names: of the pipes, in the listing.
     """
     h, t = program.header, program.table
     ids = {p: pipe.micro_batches for p, pipe in enumerate(h.pipes)}

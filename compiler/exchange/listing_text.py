@@ -15,7 +15,10 @@ MAX_PERIOD = 256  # the most tasks or overlapped pairs of the body of a loop, be
 
 
 def pipe_names(given: Sequence[str]) -> list[str]:
-    """Return for each pipe a name that a listing may use. given: the pipes' own names.
+    """Return for each pipe a name that a listing may use.
+
+    Args:
+        given: the pipes' own names.
 
     A listing has no families of pipes, so down[0] becomes down_0. No name is a kind of task, a word of the language, or that of
     another pipe.
@@ -29,7 +32,11 @@ def pipe_names(given: Sequence[str]) -> list[str]:
 
 
 def legal_name(text: str, prefix: str) -> str:
-    """Return a text as a name of the language. prefix: used if nothing is left of the text or a digit comes first."""
+    """Return a text as a name of the language.
+
+    Args:
+        prefix: used if nothing is left of the text or a digit comes first.
+    """
     word = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")[: limits.NAME]
     return word if word[:1].isalpha() else f"{prefix}_{word}"[: limits.NAME].rstrip("_")
 
@@ -42,7 +49,9 @@ def with_suffix(name: str, suffix: str) -> str:
 def stage_clauses(placement: Sequence[int], suffix: str = "") -> str:
     """Return the stage clauses of a pipe: one for each run of stages whose ranks ascend by 1, descend by 1 or are equal.
 
-    placement: the rank of each stage; suffix: the end of each clause.
+    Args:
+        placement: the rank of each stage.
+        suffix: the end of each clause.
     """
     runs: list[list[int]] = []
     for s, r in enumerate(placement):
@@ -66,7 +75,8 @@ def stage_clauses(placement: Sequence[int], suffix: str = "") -> str:
 def cost_formula(values: Sequence[int]) -> str:
     """Return what follows the kind in a cost statement: ' = 3' if all stages have one cost, else '(s) = ' and a formula.
 
-    values: the costs, by stage.
+    Args:
+        values: the costs, by stage.
     """
     if len(set(values)) == 1:
         return f" = {values[0]}"
@@ -81,7 +91,11 @@ def cost_formula(values: Sequence[int]) -> str:
 
 
 def task_lines(words: list[str]) -> list[str]:
-    """Return lines of tasks, with loops where they repeat. words: the text of each task or overlapped pair."""
+    """Return lines of tasks, with loops where they repeat.
+
+    Args:
+        words: the text of each task or overlapped pair.
+    """
     lines: list[str] = []
     line = ""
     for part in folded(words):

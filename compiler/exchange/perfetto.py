@@ -44,7 +44,8 @@ US_OF_COST = 1e3  # a unit of cost is drawn as a millisecond
 class _Bar:
     """A slice of a rank's communication, in integers of time.
 
-    message: of a message or its SEND, the index of the message in `messages(program)`; -1 for other slices.
+    Attributes:
+        message: of a message or its SEND, the index of the message in `messages(program)`; -1 for other slices.
     """
 
     begin: int
@@ -55,7 +56,10 @@ class _Bar:
 
 
 def trace_json(s: Simulation, measured: Timeline | None = None) -> str:
-    """Return the trace of a simulation. measured: drawn below it as further processes, on the same time axis.
+    """Return the trace of a simulation.
+
+    Args:
+        measured: drawn below it as further processes, on the same time axis.
 
     A unit of cost is drawn as one millisecond. But if only one of the two iterations is in a unit of time, the times of the
     simulation are scaled so that all tasks together take as long as measured. If its times are costs, `otherData` says how
@@ -76,7 +80,12 @@ def trace_json(s: Simulation, measured: Timeline | None = None) -> str:
 
 
 def _predicted(s: Simulation, all_messages: Sequence[Message], us: float, suffix: str) -> Iterator[Event]:
-    """Yield the events of a simulation. us: the microseconds of one integer of time; suffix: it follows the ranks' names."""
+    """Yield the events of a simulation.
+
+    Args:
+        us: the microseconds of one integer of time.
+        suffix: it follows the ranks' names.
+    """
     p, t, w = s.program, s.program.table, s.waits
     start, end = s.separate_bars
     times = dict(zip(w.send.tolist(), zip(s.departures.tolist(), s.arrivals.tolist(), strict=True), strict=True))
@@ -92,7 +101,11 @@ def _predicted(s: Simulation, all_messages: Sequence[Message], us: float, suffix
 
 
 def _measured(program: Program, all_messages: Sequence[Message], measured: Timeline, us: float) -> Iterator[Event]:
-    """Yield the events of a measured iteration, whose processes follow those of the simulation. us: as in `_predicted`."""
+    """Yield the events of a measured iteration, whose processes follow those of the simulation.
+
+    Args:
+        us: as in `_predicted`.
+    """
     start, end = measured.start.tolist(), measured.end.tolist()
     number_of = {m.send: number for number, m in enumerate(all_messages)}
     bars: dict[int, list[_Bar]] = defaultdict(list)
@@ -116,9 +129,13 @@ def _ranks(
     first: int,
     suffix: str,
 ) -> Iterator[Event]:
-    """Yield the tracks, slices and arrows of all ranks. start, end: by row; bars: the communication of each rank.
+    """Yield the tracks, slices and arrows of all ranks.
 
-    first: the process of rank 0; us, suffix: as in `_predicted`.
+    Args:
+        start, end: by row.
+        bars: the communication of each rank.
+        first: the process of rank 0.
+        us, suffix: as in `_predicted`.
     """
     begins: dict[int, tuple[int, int, float]] = {}  # by message: process, track and begin of its slice
     is_task = p.table.is_task

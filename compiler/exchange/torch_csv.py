@@ -38,7 +38,10 @@ OF_SHARDS = ("UNSHARD", "RESHARD", "REDUCE_GRAD")  # torch's actions of a stage 
 
 
 def program_to_csv(program: Program, with_communication: bool) -> str:
-    """Return the CSV of a program for torch.distributed.pipelining. with_communication: also its messages, not only its tasks.
+    """Return the CSV of a program for torch.distributed.pipelining.
+
+    Args:
+        with_communication: also its messages, not only its tasks.
 
     A file with messages also has the actions that torch then needs: UNSHARD before the first task of a stage, REDUCE_GRAD and
     RESHARD after its last one.
@@ -159,9 +162,13 @@ def _rank_cells(program: Program, rank: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A task or a message of a file. rank: the number of its line, from 0; begin, end: its offsets, or its pair's.
+    """A task or a message of a file.
 
-    letter: of a task, such as F; of a message its name, such as SEND_F. overlap: it is the first task of an overlapped pair.
+    Attributes:
+        rank: the number of its line, from 0.
+        begin, end: its offsets, or its pair's.
+        letter: of a task, such as F; of a message its name, such as SEND_F.
+        overlap: it is the first task of an overlapped pair.
     """
 
     rank: int
@@ -183,7 +190,11 @@ def program_from_csv(source: Source, width: int = 1, machine: Machine = "window"
     The ranks, the stages, the micro-batches and the rank of each stage follow from the file. If it has tasks alone, transfers
     and all-reduces are planned as for a schedule, for `width` replicas. A file with messages has one replica. Its messages stay
     where they are. If `arrange` is True, they are planned again instead, unless the tasks wait for each other in a cycle.
-    machine, arrange: as in `compile_schedule` (compiler/__init__.py). Actions of OF_SHARDS are left out.
+
+    Args:
+        machine, arrange: as in `compile_schedule` (compiler/__init__.py).
+
+    Actions of OF_SHARDS are left out.
 
     Raises ChimeraError: E621 a file that is not of this format, E622 actions that are no schedule, E002 a width above 1 for a
     file with messages, E211 a width that is below 1 or too large, and E4xx of the verifier.

@@ -29,8 +29,10 @@ Change = Sequence[Any]  # [old, new] or [old, new, times]
 class Entry:
     """The texts about one code: code, title, why, run, rerun and corrected as in the .toml file.
 
-    file: `base`, '' if it is left out; changes: those that make the corrected example from this file, and those that make the
-    wrong example from the corrected one.
+    Attributes:
+        file: `base`, '' if it is left out.
+        changes: those that make the corrected example from this file, and those that make the wrong example from the corrected
+            one.
     """
 
     code: str
@@ -81,7 +83,11 @@ def _here() -> Traversable:
 
 
 def _hundred(read: dict[str, Any]) -> Hundred:
-    """Return the texts of one file. read: what tomllib has read from it."""
+    """Return the texts of one file.
+
+    Args:
+        read: what tomllib has read from it.
+    """
     title = read.pop("title")
     return Hundred(title, tuple(_entry(code, **read[code]) for code in sorted(read)))
 

@@ -27,7 +27,10 @@ MAX_EQUAL = 3  # of equal lines in succession, this many are shown
 def explain(words: Sequence[str], chimerac: Command) -> str:
     """Return the pages of these codes; without any, the list of all codes. A code may be written E303, e303 or error[E303].
 
-    chimerac: runs the examples. Raises ChimeraError: E002 for a word that names no code, E003 as `run`.
+    Args:
+        chimerac: runs the examples.
+
+    Raises ChimeraError: E002 for a word that names no code, E003 as `run`.
     """
     return "\n".join(page(entries()[code_of(word)], chimerac) for word in words) if words else index()
 
@@ -109,8 +112,12 @@ def _commands(text: str) -> list[str]:
 def run(file: str, text: str, command: str, chimerac: Command) -> tuple[int, str]:
     """Run a command line on an example, in a temporary folder. Return the exit status and what it prints on stderr.
 
-    file, text: the name and the text of the example; no file is written if the name is ''. In what is printed, paths below the
-    caller's current folder are relative to it. Raises ChimeraError E003 if the folder or the example cannot be written.
+    Args:
+        file, text: the name and the text of the example; no file is written if the name is ''.
+
+    In what is printed, paths below the caller's current folder are relative to it.
+
+    Raises ChimeraError E003 if the folder or the example cannot be written.
     """
     printed = io.StringIO()
     try:

@@ -43,10 +43,13 @@ def _min_gap(before: Unit, u: Unit) -> int:
 
 
 class _Line:
-    """A line that is being written. wide: with the wider gaps of the source.
+    """A line that is being written.
 
-    before: the last token that was written; anchor: (column in this line, token) of the first token written here that is on
-    the same line of the source as `before`. A token after a wider gap keeps its distance from the anchor.
+    Attributes:
+        wide: with the wider gaps of the source.
+        before: the last token that was written.
+        anchor: (column in this line, token) of the first token written here that is on the same line of the source as `before`.
+            A token after a wider gap keeps its distance from the anchor.
     """
 
     def __init__(self, wide: bool = True) -> None:
@@ -74,7 +77,11 @@ class _Line:
         return line
 
     def add(self, t: Token, gap: int, aligned: bool = False) -> None:
-        """Append a token after a gap. aligned: the gap may be wider, as in the source."""
+        """Append a token after a gap.
+
+        Args:
+            aligned: the gap may be wider, as in the source.
+        """
         column = self.length + gap
         match self.before, self.anchor:
             case Token() as before, (anchor_column, anchor) if aligned and self.wide and before.line == t.line == anchor.line:
@@ -86,7 +93,10 @@ class _Line:
         self.before = t
 
     def add_unit(self, u: Unit, gap: int, aligned: bool) -> None:
-        """Append a unit after a gap. aligned: as in `add`.
+        """Append a unit after a gap.
+
+        Args:
+            aligned: as in `add`.
 
         Stops when the line is longer than WIDTH: then the caller does not use it.
         """
@@ -111,7 +121,11 @@ class _Line:
 
 
 def _flat(u: Unit, wide: bool = True) -> str:
-    """Return a unit on one line, cut if it is longer than WIDTH. wide: with the wider gaps of the source."""
+    """Return a unit on one line, cut if it is longer than WIDTH.
+
+    Args:
+        wide: with the wider gaps of the source.
+    """
     line = _Line(wide)
     line.add_unit(u, 0, aligned=False)
     return line.text
@@ -145,7 +159,11 @@ class Writer:
         self.line.before = t
 
     def items(self, items: list[Unit | Token], indent: int, opened: Token | None = None) -> None:
-        """Write the units and comments of a block or of the file. opened: the opening brace of the block; None for the file."""
+        """Write the units and comments of a block or of the file.
+
+        Args:
+            opened: the opening brace of the block; None for the file.
+        """
         before = opened
         for k, item in enumerate(items):
             first = item.first if isinstance(item, Unit) else item
@@ -193,8 +211,10 @@ class Writer:
     def tokens(self, tokens: list[Token], indent: int, first: bool) -> None:
         """Write the tokens of a unit up to its next block.
 
-        They are on one line if they fit and have no comment, else they have the line breaks of the source. first: they begin
-        the unit.
+        They are on one line if they fit and have no comment, else they have the line breaks of the source.
+
+        Args:
+            first: they begin the unit.
         """
         line = self.line.copy()  # all tokens on one line, without the wider gaps of the source
         for k, t in enumerate(tokens):

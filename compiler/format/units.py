@@ -19,10 +19,13 @@ _PRODUCT, _SUM = ("*", "//", "%"), ("+", "-")
 class Token:
     """A token, which may be a comment.
 
-    line, column: where it is in the source, from 1 and from 0; starts_unit: it begins a statement, clause, rule or action;
-    starts_task: it begins a task of a listing; ends_operand: its terminal is one of _OPERAND_ENDS, so a - after it subtracts;
-    is_binary: it is a + or - between two operands; is_tight: no spaces are written around it, but a unary minus may have one
-    before it (layout.py).
+    Attributes:
+        line, column: where it is in the source, from 1 and from 0.
+        starts_unit: it begins a statement, clause, rule or action.
+        starts_task: it begins a task of a listing.
+        ends_operand: its terminal is one of _OPERAND_ENDS, so a - after it subtracts.
+        is_binary: it is a + or - between two operands.
+        is_tight: no spaces are written around it, but a unary minus may have one before it (layout.py).
     """
 
     text: str
@@ -57,7 +60,8 @@ class Block:
 class Unit:
     """A statement, clause, rule or action, or the line `schedule NAME`: tokens, comments and blocks.
 
-    one_line: whether it may be on one line; None until `layout.py` has computed it.
+    Attributes:
+        one_line: whether it may be on one line; None until `layout.py` has computed it.
     """
 
     parts: list[Token | Block] = field(default_factory=list)
@@ -76,7 +80,11 @@ class Unit:
 
 
 def tokens_of(text: str, tree: n.Schedule) -> list[Token]:
-    """Return the tokens of a text, including comments. tree: its syntax tree."""
+    """Return the tokens of a text, including comments.
+
+    Args:
+        tree: its syntax tree.
+    """
     starts, tasks = set(_unit_starts(tree)), {(s.line, s.column) for s in _task_spans(tree)}
     greedy = deque(s.span for s in tree.statements if isinstance(s, n.Greedy))
     tokens: list[Token] = []
@@ -188,9 +196,12 @@ def _tighten(words: list[Token]) -> None:
 def _in_sums(words: list[Token], direction: int) -> list[bool]:
     """Return for every token whether a product at its place would be a term of a sum, judged by the tokens on one side of it.
 
-    direction: -1 for the tokens before, 1 for those after. Each result follows from that of the neighbour on that side, so the
-    time is linear. With direction 1, brackets that follow a token are skipped: its result is that of the closing one. With
-    direction -1, the result right after a closing bracket is False.
+    Args:
+        direction: -1 for the tokens before, 1 for those after.
+
+    Each result follows from that of the neighbour on that side, so the time is linear. With direction 1, brackets that follow a
+    token are skipped: its result is that of the closing one. With direction -1, the result right after a closing bracket is
+    False.
     """
     result = [False] * len(words)
     # Both are read with direction 1 only, which goes from the end to the beginning. With direction -1 they mean nothing.
@@ -215,8 +226,9 @@ def _in_sums(words: list[Token], direction: int) -> list[bool]:
 def units_of(tokens: Iterator[Token], block: Block | None = None) -> Iterator[Unit | Token]:
     """Yield the units of a block or a file, and the comments between them.
 
-    tokens: from the first one after the block's opening brace on; block: None for a file. The closing brace of the block ends
-    its units, and becomes its `close`.
+    Args:
+        tokens: from the first one after the block's opening brace on.
+        block: None for a file. The closing brace of the block ends its units, and becomes its `close`.
     """
     unit, waiting = None, []  # waiting: comments, which belong to the unit if it continues after them
     for t in tokens:

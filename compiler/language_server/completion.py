@@ -18,7 +18,12 @@ _DEFINING = ("schedule", "param", "let", "pipe", "tied")  # a new name follows
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A word that may be written. kind: 'keyword', 'name', 'pipe', 'task', 'function' or 'limit'; about: what it means."""
+    """A word that may be written.
+
+    Attributes:
+        kind: 'keyword', 'name', 'pipe', 'task', 'function' or 'limit'.
+        about: what it means.
+    """
 
     word: str
     kind: str
@@ -61,8 +66,9 @@ def _terminals(text: str, start: int) -> frozenset[str] | None:
 def _names(names: Names, before: list[Word], offset: int, in_expression: bool) -> Iterator[Proposal]:
     """Yield the words that fit at an offset where the grammar allows a name, or where the parser cannot tell.
 
-    before: the tokens before the offset; in_expression: whether an operand of an expression may be at the offset, True if the
-    parser cannot tell.
+    Args:
+        before: the tokens before the offset.
+        in_expression: whether an operand of an expression may be at the offset, True if the parser cannot tell.
     """
     last = before[-1].text if before else ""
     block = names.block_at(offset)  # the kind of the block, such as 'ticks'

@@ -20,7 +20,10 @@ def edits_of(text: Text, finding: Mapping[str, Any]) -> list[Edit]:
     """Return the edits of a finding's help, all of which belong together: one for each line of the help.
 
     Return [] if a line describes no edit, or one that does not fit the text. Return [] also for a finding without a place or
-    help. finding: as worker.py writes it.
+    help.
+
+    Args:
+        finding: as worker.py writes it.
     """
     if finding["start"] is None or not finding["help"]:
         return []

@@ -23,9 +23,13 @@ _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A name at the place that introduces it. what: 'parameter', 'value', 'pipe', 'stage' and so on.
+    """A name at the place that introduces it.
 
-    start, end: the name itself; first, last: the offsets between which it holds; statement: the text that defines it.
+    Attributes:
+        what: 'parameter', 'value', 'pipe', 'stage' and so on.
+        start, end: the name itself.
+        first, last: the offsets between which it holds.
+        statement: the text that defines it.
     """
 
     name: str
@@ -40,7 +44,9 @@ class Definition:
 class Names:
     """The definitions of a text.
 
-    partner: the token that closes each opening bracket, as `_partners` returns it; found: all definitions, in text order.
+    Attributes:
+        partner: the token that closes each opening bracket, as `_partners` returns it.
+        found: all definitions, in text order.
     """
 
     def __init__(self, text: Text) -> None:
@@ -98,7 +104,9 @@ class Names:
     def _add(self, k: int, what: str, first: int, last: int, statement: tuple[int, int]) -> None:
         """Add the name at token k, if the token is a name.
 
-        first, last: the offsets between which it holds; statement: the first token of its statement, and one past the last.
+        Args:
+            first, last: the offsets between which it holds.
+            statement: the first token of its statement, and one past the last.
         """
         if self._word(k).isidentifier():
             word, (begin, stop) = self.words[k], statement
@@ -183,7 +191,11 @@ class Names:
         return after == "(" or (after.isidentifier() and self._word(k + 2) in ("(", "["))
 
     def _rule_end(self, k: int) -> int:
-        """Return one past the last token of the rule or fill of a ticks order. k: a token of it after its kind of task."""
+        """Return one past the last token of the rule or fill of a ticks order.
+
+        Args:
+            k: a token of it after its kind of task.
+        """
         for j in self._ahead(k):
             if self._word(j) in ("let", "fill", "}") or (self._word(j) in KINDS and self._begins_rule(j)):
                 return j
@@ -208,7 +220,11 @@ class Names:
         return min(k + MAX_AHEAD, len(self.words))
 
     def _close(self, brace: int) -> int:
-        """Return the offset at which the block ends that this brace opens. brace: its token."""
+        """Return the offset at which the block ends that this brace opens.
+
+        Args:
+            brace: its token.
+        """
         return self._start(self.partner.get(brace, len(self.words)))
 
 

@@ -23,7 +23,10 @@ class Worker:
         self._lock = asyncio.Lock()
 
     async def ask(self, kind: str, name: str, text: str) -> dict[str, Any]:
-        """Return the worker's reply to a request. kind: 'check' or 'format'.
+        """Return the worker's reply to a request.
+
+        Args:
+            kind: 'check' or 'format'.
 
         Return {"stopped": the reason} if the process cannot start, takes too long, needs too much memory, ends without a whole
         reply, or has a reply longer than MAX_REPLY. Cancelling this call during the request ends the process. So a newer text

@@ -37,8 +37,12 @@ _KINDS = {
 class Document:
     """A document that is open.
 
-    text: the newest one; version: the number that the editor gives to this text; checked: the text whose check ended last, None
-    if no check has ended; result: the worker's reply about `checked`; running: the check of `text`, which may have ended.
+    Attributes:
+        text: the newest one.
+        version: the number that the editor gives to this text.
+        checked: the text whose check ended last, None if no check has ended.
+        result: the worker's reply about `checked`.
+        running: the check of `text`, which may have ended.
     """
 
     text: Text
@@ -59,7 +63,11 @@ class Server(LanguageServer):
         self.compiling = Worker()
 
     def changed(self, uri: str, text: str, number: int | None) -> None:
-        """Take a new text of a document, and check it after DELAY. number: the version that the editor gives it."""
+        """Take a new text of a document, and check it after DELAY.
+
+        Args:
+            number: the version that the editor gives it.
+        """
         encoding = lsp.PositionEncodingKind(self.server_capabilities.position_encoding or "utf-16").value
         old = self.documents.get(uri)
         new = Document(Text.of(text, encoding), number)
@@ -104,7 +112,10 @@ class Server(LanguageServer):
 def diagnostic(uri: str, text: Text, finding: dict[str, Any]) -> lsp.Diagnostic:
     """Return a finding as the protocol has it: its help follows the message, and notes and help are related information.
 
-    A note or help that names a place of the text is shown there, and any other at the finding. finding: as worker.py writes it.
+    A note or help that names a place of the text is shown there, and any other at the finding.
+
+    Args:
+        finding: as worker.py writes it.
     """
     where = range_of(text, *_place(text, finding))
     message = visible(finding["message"] + (f" ({finding['label']})" if finding["label"] else ""))

@@ -19,7 +19,11 @@ _BYTES = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A token of a text. start, end: offsets in characters."""
+    """A token of a text.
+
+    Attributes:
+        start, end: offsets in characters.
+    """
 
     text: str
     start: int
@@ -28,9 +32,11 @@ class Word:
 
 @dataclass(frozen=True)
 class Text:
-    """The text of a document. text: with `\\n` line ends, and as long as the document itself, so that offsets are the same.
+    """The text of a document.
 
-    encoding: the code units in which positions are counted, 'utf-8', 'utf-16' or 'utf-32'.
+    Attributes:
+        text: with `\\n` line ends, and as long as the document itself, so that offsets are the same.
+        encoding: the code units in which positions are counted, 'utf-8', 'utf-16' or 'utf-32'.
     """
 
     text: str = field(repr=False)

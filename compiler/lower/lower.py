@@ -16,8 +16,10 @@ from chimerac.compiler.tasks import Timing
 def lower(tasks: Program, timing: Timing, sync: SyncPolicy, width: int, machine: Machine, arrange: bool) -> Program:
     """Return the program of these tasks over all replicas, with transfers and collectives. It is not verified yet.
 
-    timing: of the tasks; machine: the one that the header of the result names; arrange: order transfers and collectives for
-    that machine.
+    Args:
+        timing: of the tasks.
+        machine: the one that the header of the result names.
+        arrange: order transfers and collectives for that machine.
     """
     return widen(lower_replica(tasks, timing, sync, machine, arrange), width)
 

@@ -18,7 +18,8 @@ def arranged(program: Program, machine: Machine) -> Program | None:
     their tasks in different orders. If all collectives of `program` come after the tasks of their ranks, those of the result do
     too; else they are launched as with `sync eager`. The result has no FREE.
 
-    program: correct, except that it may hang on this machine.
+    Args:
+        program: correct, except that it may hang on this machine.
     """
     tasks = tasks_only(program)
     timing = task_times(tasks)
@@ -42,7 +43,8 @@ def launches_at_end(program: Program) -> bool:
 def evaluation(program: Program) -> Program:
     """Return the program of the forwards alone, in the order of the first replica. It is not verified yet.
 
-    program: of kind training.
+    Args:
+        program: of kind training.
     """
     tasks, h = forwards_only(program), program.header
     return lower(tasks, task_times(tasks), "at end", h.width, h.machine, arrange=True)

@@ -26,7 +26,11 @@ from chimerac.compiler.tasks import Timing, total_order
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """The launch of a group's collective on one rank, before row `slot` of the program. group: the number of the group."""
+    """The launch of a group's collective on one rank, before row `slot` of the program.
+
+    Attributes:
+        group: the number of the group.
+    """
 
     group: int
     rank: int
@@ -38,8 +42,10 @@ def gradient_sync(
 ) -> tuple[Insertion, tuple[AllReduce, ...]]:
     """Return the gradient sync of a program of tasks, and the collectives to which the insertion's column `operand` refers.
 
-    timing: of this program (`task_times` in compiler/tasks.py). in_one_order: all ranks have the collectives and the transfers
-    in one common order (transfers.py). In it a collective comes right after the last of the tasks before its launches.
+    Args:
+        timing: of this program (`task_times` in compiler/tasks.py).
+        in_one_order: all ranks have the collectives and the transfers in one common order (transfers.py). In it a collective
+            comes right after the last of the tasks before its launches.
     """
     h = program.header
     groups = [((s,), stage_group(s)) for s in range(h.stages)] + [(t.stages, t.name) for t in h.tied]
@@ -80,7 +86,11 @@ def _launches(
     groups: list[tuple[int, ...]],
     all_reduces: tuple[AllReduce, ...],
 ) -> list[_Launch]:
-    """Return the launches of all groups on all their ranks. groups, all_reduces: the stages and the all-reduce of each."""
+    """Return the launches of all groups on all their ranks.
+
+    Args:
+        groups, all_reduces: the stages and the all-reduce of each.
+    """
     h, t = program.header, program.table
     last = np.full((len(h.pipes), h.stages), -1, np.int64)  # row of the last weight gradient, -1 where there is none
     weight = np.flatnonzero((t.op == Op.BWD) | (t.op == Op.BWD_WEIGHT))

@@ -35,8 +35,12 @@ AHEAD = 2  # the default allowance of a channel
 class _Messages:
     """One entry per message, sorted by channel and, within it, by the order of sending.
 
-    stage: the consumer's; producer: row of the task whose output the value is; consumer: the first row that uses it; channel:
-    source x ranks + target; number: place in the channel, from 0.
+    Attributes:
+        stage: the consumer's.
+        producer: row of the task whose output the value is.
+        consumer: the first row that uses it.
+        channel: source x ranks + target.
+        number: place in the channel, from 0.
     """
 
     value: Ints
@@ -48,11 +52,13 @@ class _Messages:
 
 
 def transfers(program: Program, timing: Timing, in_one_order: bool = False, ahead: int = AHEAD) -> Insertion:
-    """Return the transfers of a program of tasks. timing: its `task_times` (compiler/tasks.py).
+    """Return the transfers of a program of tasks.
 
-    in_one_order: every rank has its transfers in the order of the tasks that produce the values. Then they may queue behind
-    each other (the machines `paired` and `serial`), but a RECV may be posted later. ahead: the allowance of a channel; without
-    effect if in_one_order.
+    Args:
+        timing: its `task_times` (compiler/tasks.py).
+        in_one_order: every rank has its transfers in the order of the tasks that produce the values. Then they may queue behind
+            each other (the machines `paired` and `serial`), but a RECV may be posted later.
+        ahead: the allowance of a channel; without effect if in_one_order.
     """
     messages = _messages(program)
     pipe, operand = program.table.pipe[messages.producer], program.table.operand[messages.producer]
@@ -107,7 +113,9 @@ def _messages(program: Program) -> _Messages:
 def _receive_slots(program: Program, place: Ints, keys: Ints, messages: _Messages, ahead: int) -> Ints:
     """Return the row before which each RECV is posted. Along a channel these never decrease: first in, first out.
 
-    place, keys: as `total_order` returns them (compiler/tasks.py). ahead: the allowance of a channel.
+    Args:
+        place, keys: as `total_order` returns them (compiler/tasks.py).
+        ahead: the allowance of a channel.
     """
     count, target = len(messages.channel), messages.channel % program.header.ranks
     # A RECV comes before its consumer and before the consumers of all later messages of its channel. An offset larger than

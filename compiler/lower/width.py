@@ -16,7 +16,8 @@ from chimerac.chimera_ir.program import Program, Table
 def widen(program: Program, width: int) -> Program:
     """Return the program over `width` replicas; collectives span all of them, and those of a single rank are removed.
 
-    program: of one replica.
+    Args:
+        program: of one replica.
     """
     h = replace(program.header, width=width)
     collectives = tuple(

@@ -46,8 +46,12 @@ FORWARD, BACKWARD = 0, 1  # numbers of kinds: forwards, and the backwards B or I
 class Counter:
     """One limit on one scope, and what it counts there.
 
-    weights: by kind; only_recomputed: only micro-batches whose forward an R has run again are counted; bound: the most that
-    `value` may be; value: the count so far; reserved: the places reserved for all (pipe, stage) of its scope.
+    Attributes:
+        weights: by kind.
+        only_recomputed: only micro-batches whose forward an R has run again are counted.
+        bound: the most that `value` may be.
+        value: the count so far.
+        reserved: the places reserved for all (pipe, stage) of its scope.
     """
 
     weights: tuple[int, ...]
@@ -63,8 +67,10 @@ class Scheduler:
     """The state of the simulation.
 
     The number of a task is kind x keys + key, where key = stage x micro-batches + micro-batch. (The keys of `then` are another
-    thing.) A forward over a group has the key of its first micro-batch. remaining: how many tasks have not started, without
-    those of kind R.
+    thing.) A forward over a group has the key of its first micro-batch.
+
+    Attributes:
+        remaining: how many tasks have not started, without those of kind R.
     """
 
     spec: Spec

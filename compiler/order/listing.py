@@ -31,7 +31,11 @@ MAX_NOTED = 5  # other stages with the same omitted kinds that a finding lists, 
 
 
 def _bound_in_loops(actions: tuple[n.Action, ...], inside: bool = False) -> Iterator[str]:
-    """Yield the names whose values loops change. inside: whether the actions are in a loop."""
+    """Yield the names whose values loops change.
+
+    Args:
+        inside: whether the actions are in a loop.
+    """
     for a in actions:
         match a:
             case n.Let() if inside:
@@ -59,7 +63,11 @@ class _Lister:
         self.meanings: list[tuple[int, int, int, bool, int]] = []  # kind, pipe, stage, overlap, number of the span
 
     def run(self, rank: Rank, actions: tuple[n.Action, ...], env: Env) -> None:
-        """List the tasks of a block of actions. env: the values of the names before it."""
+        """List the tasks of a block of actions.
+
+        Args:
+            env: the values of the names before it.
+        """
         env = dict(env)
         self.budget.spend(len(env) // 16 + len(actions), self.order.span)
         for a in actions:
@@ -283,6 +291,10 @@ def _omitted_or_mixed(spec: Spec, order: ListingOrder, ranks: list[Rank]) -> lis
 
 
 def _tasks_in_words(kinds: list[str], name: str, mask: npt.NDArray[np.bool_]) -> str:
-    """Return 'F and B of main s0, micro-batch 7': omitted tasks. mask: the micro-batches that omit these kinds."""
+    """Return 'F and B of main s0, micro-batch 7': omitted tasks.
+
+    Args:
+        mask: the micro-batches that omit these kinds.
+    """
     more = f" ({mask.sum()} such micro-batches)" if mask.sum() > 1 else ""
     return f"{' and '.join(kinds)} of {name}, micro-batch {mask.argmax()}{more}"

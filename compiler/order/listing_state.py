@@ -34,10 +34,12 @@ Places = dict[tuple[int, int], list[int]]  # by kind and id() of a cell: the pla
 class Cell:
     """What one rank has listed of a stage of a pipe.
 
-    micro_batches: their numbers in the program; everywhere else here a micro-batch has its number in the pipe. listed: for each
-    micro-batch of the pipe, a bit per kind; next: for each phase, the first micro-batch that still needs a task of it, or the
-    number of micro-batches if none does; pending: the micro-batches with an I and no W after it, each with the number of its I
-    on the rank; meanings: id() of an action -> the number of its meaning in this cell.
+    Attributes:
+        micro_batches: their numbers in the program; everywhere else here a micro-batch has its number in the pipe.
+        listed: for each micro-batch of the pipe, a bit per kind.
+        next: for each phase, the first micro-batch that still needs a task of it, or the number of micro-batches if none does.
+        pending: the micro-batches with an I and no W after it, each with the number of its I on the rank.
+        meanings: id() of an action -> the number of its meaning in this cell.
     """
 
     pipe: int
@@ -62,9 +64,10 @@ class Cell:
 class Rank:
     """What one rank has listed so far.
 
-    candidates: id() of an action -> the cells that it could mean, if no loop changes them; rows: the meaning and the operand of
-    each task, in one flat list, because the garbage collector would visit tuples; inputs: how many I it has listed, counted for
-    each micro-batch.
+    Attributes:
+        candidates: id() of an action -> the cells that it could mean, if no loop changes them.
+        rows: the meaning and the operand of each task, in one flat list, because the garbage collector would visit tuples.
+        inputs: how many I it has listed, counted for each micro-batch.
     """
 
     number: int
@@ -96,8 +99,12 @@ class Rank:
         """List the tasks of these actions `repetitions` times, in this order.
 
         Each is of the next micro-batch of its cell, a W of the one that is pending longest there. The result is that of listing
-        them one by one, in much less time. actions: meaning, kind and cell of each. Returns False, and lists nothing, where
-        `_repeated_micro_batches` returns None.
+        them one by one, in much less time.
+
+        Args:
+            actions: meaning, kind and cell of each.
+
+        Returns False, and lists nothing, where `_repeated_micro_batches` returns None.
         """
         cells = {id(cell): cell for _, _, cell in actions}
         places: Places = {}
@@ -137,7 +144,10 @@ class Rank:
 def _repeated_micro_batches(
     cells: dict[int, Cell], places: Places, repetitions: int
 ) -> dict[tuple[int, int], list[int]] | None:
-    """Return, by kind and id() of a cell, the micro-batches that the repetitions of a body list, in order. cells: by id().
+    """Return, by kind and id() of a cell, the micro-batches that the repetitions of a body list, in order.
+
+    Args:
+        cells: by id().
 
     None if a task could not be listed, and in some cases in which tasks are to be listed one by one: the micro-batches of a
     kind and cell are not consecutive, or a cell has both B and I in the body, or an R may come after the backward.
@@ -173,7 +183,9 @@ def _repeated_micro_batches(
 def _is_before_backwards(cell: Cell, positions: list[int], places: Places) -> bool:
     """Return whether each recomputation of a repeated body is certain to come before the backward of its micro-batch.
 
-    positions: of the cell's recomputations in the body; places: of all tasks of the body.
+    Args:
+        positions: of the cell's recomputations in the body.
+        places: of all tasks of the body.
     """
     backwards = sorted(places.get((FULL_BACKWARD, id(cell)), []) + places.get((INPUT_GRADIENT, id(cell)), []))
     # By how many micro-batches the recomputations are ahead of the backwards.

@@ -16,7 +16,12 @@ from chimerac.compiler.syntax.printer import expression
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """Tasks in order. program: of tasks only; origin: for every row, the index in `spans` of the text that ordered it."""
+    """Tasks in order.
+
+    Attributes:
+        program: of tasks only.
+        origin: for every row, the index in `spans` of the text that ordered it.
+    """
 
     program: Program
     origin: Ints
@@ -67,8 +72,10 @@ def task_program(
 ) -> Program:
     """Return the program of these tasks, given rank after rank.
 
-    operand: the numbers of their lists of micro-batches; overlap: 1 for the first task of an overlapped pair, else 0; offsets:
-    the first task of each rank, and the number of tasks.
+    Args:
+        operand: the numbers of their lists of micro-batches.
+        overlap: 1 for the first task of an overlapped pair, else 0.
+        offsets: the first task of each rank, and the number of tasks.
     """
     recomputed = np.array(spec.recompute, bool)[pipe, stage] & (op == Op.FWD)
     table = Table.of(op, pipe=pipe, stage=stage, operand=operand, flags=recomputed * RECOMPUTE + overlap * OVERLAP)

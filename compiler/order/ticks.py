@@ -25,8 +25,12 @@ MAX_NAMED = 8  # omitted micro-batches, conditions, or other formulas that a fin
 class _FormulaTasks:
     """The tasks that one formula places.
 
-    formula: its number. stage, operand, tick: one entry per task; operand: the number of its list of micro-batches. each_stage,
-    each_id: one entry per micro-batch of each task: the task's stage, and the number of the micro-batch in the program.
+    Attributes:
+        formula: its number.
+        stage, operand, tick: one entry per task.
+        operand: the number of its list of micro-batches.
+        each_stage, each_id: one entry per micro-batch of each task: the task's stage, and the number of the micro-batch in the
+            program.
     """
 
     formula: int
@@ -119,7 +123,11 @@ def _is_before_its_weight_gradient(ordered: Ordered) -> npt.NDArray[np.bool_]:
 
 
 def _place(spec: Spec, lists: MicroBatchLists, number: int, f: Formula, budget: Budget) -> _FormulaTasks:
-    """Return the tasks that a formula places. number: of the formula."""
+    """Return the tasks that a formula places.
+
+    Args:
+        number: of the formula.
+    """
     pipe = spec.header.pipes[f.pipe]
     budget.spend(64 + spec.header.stages * len(pipe.micro_batches) // 16, f.span)
     low, high, counter = _groups(f, len(pipe.micro_batches), budget)
@@ -147,7 +155,10 @@ def _place(spec: Spec, lists: MicroBatchLists, number: int, f: Formula, budget: 
 
 
 def _groups(f: Formula, count: int, budget: Budget) -> tuple[Ints, Ints, Ints]:
-    """Return the first and last micro-batch of every group, and the numbers of the groups. count: the pipe's micro-batches.
+    """Return the first and last micro-batch of every group, and the numbers of the groups.
+
+    Args:
+        count: the pipe's micro-batches.
 
     Micro-batches are numbered within the pipe. A group ends at the pipe's last micro-batch at the latest. Groups that are empty
     or begin after it are left out. Without `m = LOW .. HIGH` every micro-batch is a group. Raises ChimeraError E301 for a group
@@ -168,8 +179,10 @@ def _groups(f: Formula, count: int, budget: Budget) -> tuple[Ints, Ints, Ints]:
 def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], budget: Budget) -> None:
     """Check that every (stage, micro-batch) has one F, at most one R, and either one B, or one I and one W.
 
-    With a fill every I has its W. Raises ChimeraError E301 and E302. placed: the tasks of the formulas, or of the first ones if
-    these place too many.
+    With a fill every I has its W. Raises ChimeraError E301 and E302.
+
+    Args:
+        placed: the tasks of the formulas, or of the first ones if these place too many.
     """
     h = spec.header
     found: list[Diagnostic] = []
@@ -219,7 +232,8 @@ def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], 
 def _unplaced_finding(message: str, order: TicksOrder, pipe: int, kind: Op, help: str) -> Diagnostic:
     """Return E301 for a task that no formula places: its pipe has no formula of its kind, or none whose `when` holds.
 
-    help: for an order without a formula of this kind.
+    Args:
+        help: for an order without a formula of this kind.
     """
     formulas = [f for f in order.formulas if f.kind == kind]
     of_pipe, other_spans = [f for f in formulas if f.pipe == pipe], {f.span for f in formulas if f.pipe != pipe}
@@ -239,7 +253,9 @@ def _unplaced_finding(message: str, order: TicksOrder, pipe: int, kind: Op, help
 def _omission_finding(message: str, formulas: list[Formula], count: int, missing: Ints, budget: Budget) -> Diagnostic:
     """Return E301 for groups that omit micro-batches. Another range is suggested only if it omits and repeats none.
 
-    missing: the omitted micro-batches of a stage; count: the pipe's micro-batches.
+    Args:
+        missing: the omitted micro-batches of a stage.
+        count: the pipe's micro-batches.
     """
     first, group = formulas[0], formulas[0].group
     assert group is not None
@@ -254,7 +270,10 @@ def _omission_finding(message: str, formulas: list[Formula], count: int, missing
 def _longer_groups(f: Formula, group: Range, count: int, budget: Budget) -> Range | None:
     """Return a range in which all groups of a formula are longer by one amount, so that they omit and repeat no micro-batch.
 
-    count: the pipe's micro-batches. Returns None if there is no such amount.
+    Args:
+        count: the pipe's micro-batches.
+
+    Returns None if there is no such amount.
     """
     try:
         low, high, _ = _groups(f, count, budget.share())
@@ -272,8 +291,9 @@ def _duplicate_findings(
 ) -> list[Diagnostic]:
     """Return E302 for the first task of a pipe that is placed more than once, [] if there is none.
 
-    counts: how often each task is placed, by kind, stage and micro-batch. is_partial: whether there are formulas that have not
-    placed their tasks.
+    Args:
+        counts: how often each task is placed, by kind, stage and micro-batch.
+        is_partial: whether there are formulas that have not placed their tasks.
     """
     if counts.max(initial=0) <= 1:
         return []
@@ -305,7 +325,10 @@ def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:
     """Return one finding for each pair of formulas that place a row of `rows` and the row after it, with the first such rows.
 
     There are at most MAX_FOUND findings. A pair may be one formula twice, and the fill counts as a formula.
-    rows: each collides with the row after it, which is on the same rank and has the same tick; tick: of every row.
+
+    Args:
+        rows: each collides with the row after it, which is on the same rank and has the same tick.
+        tick: of every row.
     """
     program = ordered.program
     pairs: dict[tuple[int, int], list[int]] = {}

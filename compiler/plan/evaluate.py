@@ -42,9 +42,11 @@ RECOMPUTE_ALL, RECOMPUTE_NONE = stage_choice("all"), stage_choice("none")
 class Bounds:
     """What is known of a configuration without compiling it.
 
-    time: no iteration is shorter, in nanoseconds; memory: some rank needs at least this many bytes; tasks: the forwards and
-    backwards of one replica, counted for each micro-batch, and a split backward counted once; reason: why the configuration is
-    not possible, '' if it may be.
+    Attributes:
+        time: no iteration is shorter, in nanoseconds.
+        memory: some rank needs at least this many bytes.
+        tasks: the forwards and backwards of one replica, counted for each micro-batch, and a split backward counted once.
+        reason: why the configuration is not possible, '' if it may be.
     """
 
     time: int = 0
@@ -57,12 +59,15 @@ class Bounds:
 class Outcome:
     """The figures of a configuration. Times are in nanoseconds.
 
-    zero: whether the holders of a stage share out the optimizer's state; memory: of the rank that needs most, in bytes.
-    makespan: of an iteration, with the exchange of updated weights if `zero`; None where a rank needs more than it has, or
-    where the configuration is not possible. reason: why it is not possible, '' if it is.
-
-    How the ranks spend this time, as means over them: busy: computing; bubble: waiting for a value that is not sent yet, and
-    for the end of the iteration; exposed: waiting for communication, such as messages on their way and all-reduces at the end.
+    Attributes:
+        zero: whether the holders of a stage share out the optimizer's state.
+        memory: of the rank that needs most, in bytes.
+        makespan: of an iteration, with the exchange of updated weights if `zero`; None where a rank needs more than it has, or
+            where the configuration is not possible.
+        reason: why it is not possible, '' if it is.
+        busy: how long the ranks compute, as a mean over them.
+        bubble: how long they wait for a value that is not sent yet, or for the end of the iteration, as a mean.
+        exposed: how long they wait for communication, such as messages on their way and all-reduces at the end, as a mean.
     """
 
     configuration: Configuration
@@ -236,5 +241,10 @@ class Evaluator:
 
 
 def samples_per_second(batch: int, makespan: int) -> float:
-    """Return the throughput. batch: samples of an iteration; makespan: in nanoseconds."""
+    """Return the throughput.
+
+    Args:
+        batch: samples of an iteration.
+        makespan: in nanoseconds.
+    """
     return batch * PER_SECOND / makespan

@@ -33,14 +33,18 @@ DIFFERENCES = ("D x W", "micro-batch", "parameter", "recompute", "schedule")
 class PlanResult:
     """The result of a search for the best configuration.
 
-    best: the outcome of the fastest configuration that fits; outcomes: those of all configurations that the search tried.
-    neighbours: for each configuration that differs from the best one in one choice, the choice and the outcome (`_neighbours`).
-    is_interrupted: whether Ctrl-C ended the search. Then neighbours is empty.
-
-    The fields from `total` to `left` count configurations. total: all; impossible: those that are not possible, by the code of
-    the reason, or by the reason itself if it has no code; too_large: those whose bounds show that they do not fit; too_slow:
-    those left out because even their least time is more than the time of another one whose replicas have as many ranks; left:
-    those that were not tried, since the search was interrupted.
+    Attributes:
+        best: the outcome of the fastest configuration that fits.
+        outcomes: those of all configurations that the search tried.
+        neighbours: for each configuration that differs from the best one in one choice, the choice and the outcome
+            (`_neighbours`).
+        is_interrupted: whether Ctrl-C ended the search. Then neighbours is empty.
+        total: the number of all configurations. The next four count some of them.
+        impossible: those that are not possible, by the code of the reason, or by the reason itself if it has no code.
+        too_large: those whose bounds show that they do not fit.
+        too_slow: those left out because even their least time is more than the time of another one whose replicas have as many
+            ranks.
+        left: those that were not tried, since the search was interrupted.
     """
 
     problem: Problem
@@ -65,7 +69,12 @@ class PlanResult:
 
 @dataclass(slots=True)
 class _State:
-    """The outcomes of a search so far. best: by the ranks of a replica, the least makespan; too_slow: how many are left out."""
+    """The outcomes of a search so far.
+
+    Attributes:
+        best: by the ranks of a replica, the least makespan.
+        too_slow: how many are left out.
+    """
 
     outcomes: dict[Configuration, Outcome] = field(default_factory=dict)
     best: dict[int, int] = field(default_factory=dict)
@@ -82,8 +91,11 @@ class _State:
 def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], None] = lambda done, total: None) -> PlanResult:
     """Return the best configuration and how it was found.
 
-    progress: called after each configuration that is tried or left out as too slow. Its arguments: how many these are so far,
-    and how many at the end. After Ctrl-C the best so far is returned; if there is none, KeyboardInterrupt is raised.
+    Args:
+        progress: called after each configuration that is tried or left out as too slow. Its arguments: how many these are so
+            far, and how many at the end.
+
+    After Ctrl-C the best so far is returned; if there is none, KeyboardInterrupt is raised.
 
     Raises ChimeraError: E714 a profile of another model, E718 nothing fits, E719 nothing is possible, the findings of a
     schedule's text, and the errors of `find_model` (compiler/descriptions.py).
@@ -217,7 +229,11 @@ def _difference(best: Configuration, other: Configuration, possible: Sequence[Co
 
 
 def _nothing_possible(problem: Problem, bounds: Mapping[Configuration, Bounds]) -> ChimeraError:
-    """Return the finding E719 with the most common reasons. bounds: of all configurations; each has a reason."""
+    """Return the finding E719 with the most common reasons.
+
+    Args:
+        bounds: of all configurations; each has a reason.
+    """
     p, ranks = problem, count_text(problem.ranks, "rank")
     message = f"no schedule can run {p.model} on {ranks} with {count_text(p.batch, 'sample')} in an iteration"
     reasons = Counter(b.reason for b in bounds.values()).most_common(3)

@@ -29,7 +29,10 @@ Where = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # ranges: the first
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Local ranks that hold the same stages. moments: by moment and entry type, how many entries a rank holds.
+    """Local ranks that hold the same stages.
+
+    Attributes:
+        moments: by moment and entry type, how many entries a rank holds.
 
     The moments are those of all ranks of the group, in all replicas.
     """
@@ -43,7 +46,8 @@ class Group:
 class Needs:
     """The bytes that the ranks of a program need, as sums over their stages, from tables of all ranges of layers.
 
-    state: the optimizer's.
+    Attributes:
+        state: the optimizer's.
     """
 
     def __init__(self, program: Program, model: ModelDescription, state: OptimizerState) -> None:
@@ -55,7 +59,10 @@ class Needs:
     def held(self, stage: int, where: Where, tied: bool) -> Floats:
         """Return the bytes of weights, gradients and optimizer state of a stage, by range.
 
-        An evaluation program has weights only. tied: count tied parameters too.
+        An evaluation program has weights only.
+
+        Args:
+            tied: count tied parameters too.
         """
         r = self.ranges
         weights, gradients = (r.weights, r.gradients) if tied else (r.untied_weights, r.untied_gradients)
@@ -66,9 +73,11 @@ class Needs:
     def moments(self, group: Group, stage: int, where: Where, values: bool = True, only: slice = slice(None)) -> Floats:
         """Return the bytes of the entries of a stage, by moment and range. Each entry of a rank belongs to one of its stages.
 
-        values: count the values and messages at the stage's boundaries. False: leave them out. If the model has peaks, the
-        workspace then counts the output and the gradient of the input (`workspace_with_values` in ranges.py). With False a
-        longer range never needs less. only: the moments to return.
+        Args:
+            values: count the values and messages at the stage's boundaries. False: leave them out. If the model has peaks, the
+                workspace then counts the output and the gradient of the input (`workspace_with_values` in ranges.py). With
+                False a longer range never needs less.
+            only: the moments to return.
         """
         begins, ends = where
         columns, tables = [], []
@@ -95,7 +104,8 @@ class Needs:
     def peaks(self, cuts: Sequence[int]) -> list[tuple[int, int]]:
         """Return, for each group, the most bytes that one of its ranks needs, and at which moment.
 
-        cuts: the first layer of each stage, and the number of layers.
+        Args:
+            cuts: the first layer of each stage, and the number of layers.
         """
         found = []
         for group in self.groups:
@@ -151,7 +161,11 @@ class Needs:
         return self._by_cut[kind, value, count]
 
     def _state(self, gradients: Floats, stage: int) -> Floats:
-        """Return the bytes of optimizer state that a rank holds for gradients of a stage. gradients: their bytes."""
+        """Return the bytes of optimizer state that a rank holds for gradients of a stage.
+
+        Args:
+            gradients: their bytes.
+        """
         share = self.state.per_gradient / self.state.shares(len(self.program.header.holders([stage])))
         return np.ceil(gradients * share.numerator / share.denominator)
 
@@ -190,7 +204,10 @@ def _numbers(columns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def _counts(program: Program, rank: int, lives: Lifetimes, type_of: npt.NDArray[np.int64], types: int) -> Floats:
     """Return how many entries of each type a global rank holds, for each of its instructions.
 
-    lives: the rank's entries; type_of: the index of each entry's type; types: the number of types.
+    Args:
+        lives: the rank's entries.
+        type_of: the index of each entry's type.
+        types: the number of types.
     """
     begin, end = program.offsets[rank : rank + 2].tolist()
     change = np.zeros((end - begin + 1, types))
@@ -202,8 +219,10 @@ def _counts(program: Program, rank: int, lives: Lifetimes, type_of: npt.NDArray[
 def _largest(counts: Floats, sign: npt.NDArray[np.int64]) -> Floats:
     """Return the rows of counts that may have the largest bytes.
 
-    A row is left out if another one has as many entries or more of every type. sign: -1 for a type whose bytes are subtracted,
-    of which the other row must have as many or fewer; 1 for the others.
+    A row is left out if another one has as many entries or more of every type.
+
+    Args:
+        sign: -1 for a type whose bytes are subtracted, of which the other row must have as many or fewer; 1 for the others.
     """
     kept: list[Floats] = []
     # Larger sums come first. So no row has as many or more of every type than a row before it, unless the two are equal.

@@ -24,7 +24,9 @@ from chimerac.compiler.plan.search import Cuts, Effort, Search, least_need
 class BestPartition:
     """The best partition that was found.
 
-    slowest: the cost of its slowest stage; bound: a lower bound of this cost for all partitions within the limit.
+    Attributes:
+        slowest: the cost of its slowest stage.
+        bound: a lower bound of this cost for all partitions within the limit.
     """
 
     partition: Partition
@@ -44,9 +46,12 @@ def best_partition(
 
     The effort of the search is limited. Where `bound` is less than `slowest`, a better partition was not ruled out.
 
-    limit_bytes: None for no limit. costs: of each layer, in any unit, for instance measured times; by default those of the
-    description. state: the optimizer's. recomputing: compiles the same schedule with recomputation everywhere: if every rank
-    then fits, the help of E709 says so; None: this is not tried.
+    Args:
+        limit_bytes: None for no limit.
+        costs: of each layer, in any unit, for instance measured times; by default those of the description.
+        state: the optimizer's.
+        recomputing: compiles the same schedule with recomputation everywhere: if every rank then fits, the help of E709 says
+            so; None: this is not tried.
 
     Raises ChimeraError: E002 costs that are negative or not one for each layer, E705 more stages than layers, E709 no
     partition was found that fits.
@@ -86,7 +91,9 @@ def _nothing_fits(
 ) -> ChimeraError:
     """Return the finding E709: the layer or the rank that cannot fit, and how many bytes would be enough.
 
-    best, is_least: as `least_need` returns them. recomputing: as in `best_partition`.
+    Args:
+        best, is_least: as `least_need` returns them.
+        recomputing: as in `best_partition`.
     """
     model, header = needs.model, needs.program.header
     least, partition = needs.most(best), Partition.of_cuts(model.name, best)

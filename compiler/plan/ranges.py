@@ -21,12 +21,14 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Bytes by [first layer, layer after the last]. activations: by `lifetimes.ACTIVATIONS`; workspace: by Run.
+    """Bytes by [first layer, layer after the last].
 
-    workspace leaves out what is counted as a value: the output of the range, and the gradient of its input.
-    workspace_with_values counts them too: its sum with the activations is never less in a longer range.
-
-    weights, gradients: with each tied parameter of the range once. untied_weights, untied_gradients: without tied parameters.
+    Attributes:
+        activations: by `lifetimes.ACTIVATIONS`.
+        workspace: by Run. It leaves out what is counted as a value: the output of the range, and the gradient of its input.
+        workspace_with_values: by Run, with these values. Its sum with the activations is never less in a longer range.
+        weights, gradients: with each tied parameter of the range once.
+        untied_weights, untied_gradients: without tied parameters.
     """
 
     weights: Floats
@@ -75,7 +77,8 @@ def _workspaces(
 ) -> tuple[dict[Run, Floats], dict[Run, Floats]]:
     """Return the tables `workspace` and `workspace_with_values` of Ranges.
 
-    kept, split_kept, weight_kept: tables of what each range keeps, as in `Layer`.
+    Args:
+        kept, split_kept, weight_kept: tables of what each range keeps, as in `Layer`.
     """
     n, boundaries = len(model.layers), [x.boundary for x in model.layers]
     if not model.has_peaks:
@@ -116,8 +119,9 @@ def sums_of(amounts: Sequence[float]) -> Floats:
 def _once(entries: Iterable[tuple[Iterable[int], int, int]], layers: int) -> Floats:
     """Return, for every range, the sum of the amounts of the entries that it has. An entry counts once.
 
-    entries: (members, amount, last): a range has the entry if it has one of the layers `members` and begins at or before the
-    layer `last`.
+    Args:
+        entries: (members, amount, last): a range has the entry if it has one of the layers `members` and begins at or before
+            the layer `last`.
     """
     change = np.zeros((layers + 1, layers + 1))  # by how much the sum grows at each [first layer, layer after the last]
     for members, amount, last in entries:

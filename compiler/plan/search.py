@@ -34,7 +34,12 @@ FULL_EFFORT_SIZE = 64 * 256  # stages x layers up to which a search has the full
 
 @dataclass(slots=True)
 class Effort:
-    """What is left of the work of a search. rounds: changes of the multipliers; ranges: that depth-first searches try."""
+    """What is left of the work of a search.
+
+    Attributes:
+        rounds: changes of the multipliers.
+        ranges: that depth-first searches try.
+    """
 
     rounds: int = 300
     ranges: int = 50_000
@@ -50,7 +55,8 @@ class Effort:
 class _Constraint:
     """What a rank of a group needs at one moment, without tied parameters, as a share of the limit: it must be at most 1.
 
-    parts: by stage, the share of the limit that each of its ranges needs.
+    Attributes:
+        parts: by stage, the share of the limit that each of its ranges needs.
     """
 
     parts: dict[int, Floats]
@@ -60,9 +66,12 @@ class _Constraint:
 class Search:
     """A search for partitions whose ranks need at most `limit` bytes, and whose stages cost at most `slowest`.
 
-    The tables of a stage are by [first layer, number of layers - 1]. `_longest` bounds the number of layers. where: by stage,
-    the first layers of its ranges, and the layers after their last. allowed: by stage, which of its ranges it may have.
-    constraints: by group and moment, those that some cuts have violated.
+    The tables of a stage are by [first layer, number of layers - 1]. `_longest` bounds the number of layers.
+
+    Attributes:
+        where: by stage, the first layers of its ranges, and the layers after their last.
+        allowed: by stage, which of its ranges it may have.
+        constraints: by group and moment, those that some cuts have violated.
     """
 
     def __init__(self, needs: Needs, costs: Sequence[int], limit: int, effort: Effort, slowest: float = np.inf) -> None:
@@ -148,8 +157,13 @@ class Search:
 
         The weight of a range is the sum of its needs in the active constraints, each times the multiplier. The ranges of a
         stage are tried in the order of their weight plus the least of the stages after it. Those with which no cuts can fit are
-        left out. tried: by stage, the ranges that it may have; active: the constraints with a multiplier above 0; most: cuts
-        that fit have at most this weight; to_go: by stage and its first layer, the least weight of this and the later stages.
+        left out.
+
+        Args:
+            tried: by stage, the ranges that it may have.
+            active: the constraints with a multiplier above 0.
+            most: cuts that fit have at most this weight.
+            to_go: by stage and its first layer, the least weight of this and the later stages.
         """
         constraints = list(self.constraints.values())
         least = [{s: float(p[tried[s]].min(initial=np.inf)) for s, p in c.parts.items()} for c in constraints]
@@ -158,8 +172,9 @@ class Search:
         def ranges(s: int, a: int, loads: Sequence[float], weight: float) -> Iterator[tuple[int, list[float], float]]:
             """Yield the end of each range of stage s that begins with layer a, with the loads and the weight up to there.
 
-            loads: of each constraint, the need of the stages before s plus the least need of s and the later ones; weight: of
-            the stages before s.
+            Args:
+                loads: of each constraint, the need of the stages before s plus the least need of s and the later ones.
+                weight: of the stages before s.
             """
             lengths = np.flatnonzero(tried[s][a])
             own = sum((c.multiplier * c.parts[s][a, lengths] for c in active if s in c.parts), np.zeros(len(lengths)))
@@ -213,7 +228,10 @@ class Search:
     def _in_place(self, stage: int, ends: npt.NDArray[np.int64]) -> Mask:
         """Return which ranges leave a layer for each stage before and after this one.
 
-        The first stage begins with the first layer, and the last stage ends with the last. ends: by first layer and length.
+        The first stage begins with the first layer, and the last stage ends with the last.
+
+        Args:
+            ends: by first layer and length.
         """
         starts = np.arange(self.layers)[:, None]
         found = (starts >= stage) & (ends <= self.layers - (self.stages - 1 - stage))
@@ -239,7 +257,11 @@ class Search:
                 self.allowed[s] = self.allowed[s] & (needed <= self.limit).all(axis=0)
 
     def _path(self, weights: Callable[[int], Floats], join: np.ufunc) -> Cuts | None:
-        """Return the allowed cuts with the least joined weight; None if no cuts are allowed. weights, join: as in `_to_go`."""
+        """Return the allowed cuts with the least joined weight; None if no cuts are allowed.
+
+        Args:
+            weights, join: as in `_to_go`.
+        """
         return self._cuts_of(self._to_go(weights, join, self.allowed)[1])
 
     def _to_go(
@@ -247,8 +269,12 @@ class Search:
     ) -> tuple[list[Floats], list[npt.NDArray[np.int64]]]:
         """Return the least joined weight of each stage and the later ones, and the end of the stage with which it is the least.
 
-        Both are by stage and first layer. The end is 0 where no cuts are allowed. weights: returns those of the ranges of a
-        stage; join: joins the weights of stages, such as np.add or np.maximum. tried: by stage, the ranges that it may have.
+        Both are by stage and first layer. The end is 0 where no cuts are allowed.
+
+        Args:
+            weights: returns those of the ranges of a stage.
+            join: joins the weights of stages, such as np.add or np.maximum.
+            tried: by stage, the ranges that it may have.
         """
         to_go = [np.full(self.layers + 1, np.inf)]
         to_go[0][self.layers] = 0
@@ -263,7 +289,11 @@ class Search:
         return to_go, choices
 
     def _cuts_of(self, choices: Sequence[npt.NDArray[np.int64]]) -> Cuts | None:
-        """Return the cuts that these choices make; None if there are none. choices: as `_to_go` returns them."""
+        """Return the cuts that these choices make; None if there are none.
+
+        Args:
+            choices: as `_to_go` returns them.
+        """
         cuts = [0]
         for ends in choices:
             cuts.append(int(ends[cuts[-1]]))
@@ -324,8 +354,9 @@ class Search:
 def least_need(needs: Needs, costs: Sequence[int], limit: int, cuts: Cuts) -> tuple[Cuts, bool]:
     """Return the cuts in which the rank that needs most needs least, and whether that is proved.
 
-    limit: bytes; cuts that need at most this are not improved further. cuts: any that need more, returned if no better ones are
-    found.
+    Args:
+        limit: bytes; cuts that need at most this are not improved further.
+        cuts: any that need more, returned if no better ones are found.
     """
     low, high, is_proved = limit + 1, needs.most(cuts), True
     effort = Effort.of(needs.program.header.stages, len(costs))

@@ -19,10 +19,15 @@ CHOICES = (0, 1, 2, 4)  # tried for a parameter besides D and N, if a schedule u
 class Configuration:
     """One way to run a model. Of equally good ones the least is preferred: `order=True` compares the fields in order.
 
-    ranks: D, of one replica; width: W. micro_batch: the samples of a micro-batch as `--micro-batch` gives it; with `size A/B`
-    those of the schedule have A/B times as many. micro_batches: how many micro-batches of `micro_batch` samples are in an
-    iteration of one replica. own: the chosen values of the schedule's parameters besides D and N, by name; those that are
-    not in it keep their defaults. recompute: whether all stages recompute; if not, none does.
+    Attributes:
+        ranks: D, of one replica.
+        width: W.
+        micro_batch: the samples of a micro-batch as `--micro-batch` gives it; with `size A/B` those of the schedule have A/B
+            times as many.
+        micro_batches: how many micro-batches of `micro_batch` samples are in an iteration of one replica.
+        own: the chosen values of the schedule's parameters besides D and N, by name; those that are not in it keep their
+            defaults.
+        recompute: whether all stages recompute; if not, none does.
     """
 
     ranks: int
@@ -38,13 +43,18 @@ class Configuration:
 class Problem:
     """What is given for a plan.
 
-    schedules: by name. ranks: of all replicas together; batch: samples of an iteration, over all replicas; limit: the most
-    bytes that a rank may need. state: the optimizer's. zero: whether the ranks with a copy of a stage share out this state;
-    None: where a rank would not fit otherwise. network: a link in the place of the profile's links.
-
-    own: values by the name of a schedule's parameter, in the place of `CHOICES`; for D, only those divisors of `ranks` are
-    tried that are among them. sizes: of micro-batches that are tried, in samples; None for all. recompute: the choices that are
-    tried.
+    Attributes:
+        schedules: by name.
+        ranks: of all replicas together.
+        batch: samples of an iteration, over all replicas.
+        limit: the most bytes that a rank may need.
+        state: the optimizer's.
+        zero: whether the ranks with a copy of a stage share out this state; None: where a rank would not fit otherwise.
+        network: a link in the place of the profile's links.
+        own: values by the name of a schedule's parameter, in the place of `CHOICES`; for D, only those divisors of `ranks` are
+            tried that are among them.
+        sizes: of micro-batches that are tried, in samples; None for all.
+        recompute: the choices that are tried.
     """
 
     schedules: Mapping[str, Source]
@@ -62,7 +72,11 @@ class Problem:
 
 
 def configurations(problem: Problem, trees: Mapping[str, n.Schedule]) -> Iterator[Configuration]:
-    """Yield the configurations to be evaluated for a problem. Some may turn out not to be possible. trees: of its schedules."""
+    """Yield the configurations to be evaluated for a problem. Some may turn out not to be possible.
+
+    Args:
+        trees: of its schedules.
+    """
     p = problem
     least_samples, most_samples = p.profile.sizes[0].samples, p.profile.sizes[-1].samples
     for ranks in _divisors(p.ranks):

@@ -18,7 +18,8 @@ from chimerac.compiler.analyze.report import memory_lines, table
 def partition_table(program: Program, model: ModelDescription, state: OptimizerState, costs: Sequence[int] | None) -> str:
     """Return the tables of the stages and of the ranks under the program's partition.
 
-    costs: of each layer, in the place of the description's; None: the description's.
+    Args:
+        costs: of each layer, in the place of the description's; None: the description's.
     """
     return "\n".join([*_stages(program, model, state, costs), "", *memory_lines(model, memory(program, model, state))]) + "\n"
 

@@ -115,7 +115,8 @@ def sliders(schedule: n.Schedule, given: Mapping[str, int]) -> list[dict[str, An
     A slider offers values with which the schedule's requirements hold if no other parameter is given another value. It offers
     only those that can be tried within limits.OPERATIONS. `value` is None if `_values` has none for the parameter.
 
-    given: values that replace defaults, by name.
+    Args:
+        given: values that replace defaults, by name.
     """
     values, found = _values(schedule, given), []
     names = [s.name.name for s in schedule.statements if isinstance(s, n.Param)]

@@ -9,7 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product that can be downloaded. emit: its name for --emit; suffix: of its file; what: its help."""
+    """A product that can be downloaded.
+
+    Attributes:
+        emit: its name for --emit.
+        suffix: of its file.
+        what: its help.
+    """
 
     emit: str
     suffix: str
@@ -20,8 +26,11 @@ class Product:
 class Content:
     """What the page offers.
 
-    schedules: the texts of the schedules, by name; titles: their titles, by name; first: the name and the text of the schedule
-    with which the page opens; products: what can be downloaded.
+    Attributes:
+        schedules: the texts of the schedules, by name.
+        titles: their titles, by name.
+        first: the name and the text of the schedule with which the page opens.
+        products: what can be downloaded.
     """
 
     schedules: Mapping[str, str]
@@ -31,5 +40,9 @@ class Content:
 
 
 def stopped(message: str) -> dict[str, Any]:
-    """Return the answer to a request that has no result: a finding without code and place. message: the reason."""
+    """Return the answer to a request that has no result: a finding without code and place.
+
+    Args:
+        message: the reason.
+    """
     return {"findings": [{"code": "", "message": message, "label": "", "notes": [], "help": "", "place": None}], "count": 1}

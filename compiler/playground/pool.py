@@ -27,7 +27,11 @@ class LostError(Exception):
 
 
 class Worker:
-    """A process that answers requests. command, environment: how it is started."""
+    """A process that answers requests.
+
+    Args:
+        command, environment: how it is started.
+    """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]):
         self._process = subprocess.Popen(
@@ -39,8 +43,12 @@ class Worker:
     def ask(self, request: bytes, seconds: float, client: socket.socket | None) -> bytes:
         """Return the answer to a request.
 
-        seconds: the limit that the worker sets for the request. client: the connection that the answer is for; if it is closed,
-        the request is cancelled. None: the request cannot be cancelled. Raises GoneError, LostError.
+        Args:
+            seconds: the limit that the worker sets for the request.
+            client: the connection that the answer is for; if it is closed, the request is cancelled. None: the request cannot
+                be cancelled.
+
+        Raises GoneError, LostError.
         """
         try:
             frames.send(self._input, request)

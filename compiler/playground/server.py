@@ -52,7 +52,12 @@ _HEADERS = {
 
 
 class RefusedError(Exception):
-    """A request that is not answered with what it asks for. status: of the answer; message: its text."""
+    """A request that is not answered with what it asks for.
+
+    Args:
+        status: of the answer.
+        message: its text.
+    """
 
     def __init__(self, status: HTTPStatus, message: str):
         super().__init__(message)
@@ -61,7 +66,12 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer of the server. kind: its media type; policy: its Content-Security-Policy."""
+    """An answer of the server.
+
+    Attributes:
+        kind: its media type.
+        policy: its Content-Security-Policy.
+    """
 
     kind: str
     data: bytes
@@ -73,7 +83,10 @@ class PortError(OSError):
 
 
 class Playground(ThreadingHTTPServer):
-    """The server. pool_command, environment: how its workers are started.
+    """The server.
+
+    Args:
+        pool_command, environment: how its workers are started.
 
     Raises PortError if the port cannot be used, and OSError if a worker cannot be started. Port 0 is any that is free.
     """
@@ -205,7 +218,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._respond(self._post)
 
     def _respond(self, make: Any) -> None:
-        """Answer the request. make: returns the page for the path after the token."""
+        """Answer the request.
+
+        Args:
+            make: returns the page for the path after the token.
+        """
         try:
             page = make(self._checked_path())
             status = HTTPStatus.OK
@@ -285,7 +302,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _request(kind: str, body: bytes, products: Mapping[tuple[str, str], Product]) -> dict[str, Any]:
-    """Return a request for a worker, checked field by field. kind: "draw" or "export". Raises RefusedError."""
+    """Return a request for a worker, checked field by field.
+
+    Args:
+        kind: "draw" or "export".
+
+    Raises RefusedError.
+    """
     try:
         given = json.loads(body)
     except (ValueError, RecursionError):

@@ -22,8 +22,9 @@ COST = 100  # characters of a cost, at most
 class Setting:
     """With what a text is compiled and simulated: the command line's -p, --cost, --width, --machine and --for.
 
-    costs: the text of each, such as 0.5 or 1/3, by name; arrange: order the transfers and collectives for the machine, as --for
-    does.
+    Attributes:
+        costs: the text of each, such as 0.5 or 1/3, by name.
+        arrange: order the transfers and collectives for the machine, as --for does.
     """
 
     parameters: Mapping[str, int]

@@ -31,7 +31,11 @@ Exporter = Callable[[Mapping[str, Any]], dict[str, Any]]  # a request for a prod
 
 
 def work(export: Exporter) -> None:
-    """Read requests from stdin and write their answers to stdout, until stdin ends. export: makes the products."""
+    """Read requests from stdin and write their answers to stdout, until stdin ends.
+
+    Args:
+        export: makes the products.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the server ends its workers
     _load()
     gc.collect()
@@ -91,7 +95,11 @@ def _read(reader: int, deadline: float) -> bytes | None:
 
 
 def _answer(request: Mapping[str, Any], export: Exporter | None, seconds: float, writer: int) -> None:
-    """Write the answer and end this process, the child. export: makes the product; None: the request is for the timeline."""
+    """Write the answer and end this process, the child.
+
+    Args:
+        export: makes the product; None: the request is for the timeline.
+    """
     status = 1
     try:
         os.close(0)
@@ -116,7 +124,11 @@ def _answer(request: Mapping[str, Any], export: Exporter | None, seconds: float,
 
 
 def _limit(seconds: float, may_open: bool) -> None:
-    """Limit this process. may_open: whether it may open files. A product needs this, for packages and their data."""
+    """Limit this process.
+
+    Args:
+        may_open: whether it may open files. A product needs this, for packages and their data.
+    """
     processor_s = int(seconds) + 2  # a little more than the parent waits
     bounds = {
         resource.RLIMIT_AS: limits.MEMORY,

@@ -14,7 +14,12 @@ from chimerac.chimera_ir.diagnostics import Span, refuse
 
 @dataclass(slots=True)
 class Budget:
-    """The operations of a compilation: evaluating expressions and placing tasks. total: how many are allowed; spent: so far."""
+    """The operations of a compilation: evaluating expressions and placing tasks.
+
+    Attributes:
+        total: how many are allowed.
+        spent: so far.
+    """
 
     total: int = field(default_factory=lambda: limits.WORK)  # read at each compilation: tests lower the limit
     spent: int = 0
@@ -25,7 +30,11 @@ class Budget:
         return self.total - self.spent
 
     def spend(self, operations: int, span: Span) -> None:
-        """Count operations. Raises ChimeraError E211 if fewer are left. span: the text that causes them."""
+        """Count operations. Raises ChimeraError E211 if fewer are left.
+
+        Args:
+            span: the text that causes them.
+        """
         self.spent += operations
         if self.spent > self.total:
             message = f"evaluating the expressions and placing the tasks takes more than {self.total} operations"

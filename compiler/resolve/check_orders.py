@@ -53,7 +53,11 @@ _FILL = "write: fill W(r, k) at TICK, for the weight gradient k of rank r"
 def check_order(
     order: n.Order, scope: Scope, declared: Mapping[str, n.PipeDecl], found: list[Diagnostic], budget: Budget
 ) -> None:
-    """Add the findings about an order block. scope: the params and lets of the schedule; declared: its pipes, by name.
+    """Add the findings about an order block.
+
+    Args:
+        scope: the params and lets of the schedule.
+        declared: its pipes, by name.
 
     Raises ChimeraError E211 if finding the lets that its formulas use takes too many operations.
     """
@@ -77,7 +81,11 @@ def _check_kind(kind: n.Identifier, found: list[Diagnostic]) -> None:
 
 
 def _check_pipe(ref: n.PipeRef, declared: Mapping[str, n.PipeDecl], found: list[Diagnostic], values: Scope) -> bool:
-    """Add the findings about a reference to a pipe; return whether the pipe exists. values: names of values, for the help."""
+    """Add the findings about a reference to a pipe; return whether the pipe exists.
+
+    Args:
+        values: names of values, for the help.
+    """
     decl = declared.get(ref.name.name)
     if decl is None:
         help = did_you_mean(ref.name.name, declared)

@@ -40,7 +40,8 @@ def scalar(e: n.Expr, env: Env, budget: Budget) -> int:
 def values_at(e: n.Expr, env: Env, count: int, budget: Budget, kind: npt.DTypeLike = np.int64) -> Array:
     """Return the value of a checked expression at each of `count` points. Without points nothing is computed.
 
-    kind: the numpy type of the values.
+    Args:
+        kind: the numpy type of the values.
     """
     return np.broadcast_to(np.asarray(evaluate(e, env, budget), kind), count) if count else np.zeros(0, kind)
 
@@ -93,7 +94,11 @@ def evaluate(e: n.Expr, env: Env, budget: Budget) -> ExprValue:
 
 
 def _apply(e: n.Binary, left: ExprValue, env: Env, budget: Budget) -> ExprValue:
-    """Return the value of an operation with two operands. left: the value of the left one."""
+    """Return the value of an operation with two operands.
+
+    Args:
+        left: the value of the left one.
+    """
     if e.op not in ("and", "or"):
         right = evaluate(e.right, env, budget)
         budget.spend(_operations(left, right), e.span)
@@ -127,7 +132,10 @@ def _choose(
 ) -> ExprValue:
     """Return then(...) where the condition holds and otherwise(...) elsewhere, each computed for its own points only.
 
-    Both are called with the values of the names at these points. span: the text with the condition.
+    Both are called with the values of the names at these points.
+
+    Args:
+        span: the text with the condition.
     """
     if not isinstance(condition, np.ndarray):
         return then(env) if condition else otherwise(env)
@@ -144,14 +152,22 @@ def _choose(
 
 
 def subset(env: Env, mask: Array, budget: Budget, span: Span) -> dict[str, ExprValue]:
-    """Return the values of all names at the points of a mask. span: the text that selects the points."""
+    """Return the values of all names at the points of a mask.
+
+    Args:
+        span: the text that selects the points.
+    """
     arrays = sum(isinstance(v, np.ndarray) for v in env.values())
     budget.spend(len(env) // 16 + arrays * _operations(mask), span)
     return {k: v[mask] if isinstance(v, np.ndarray) else v for k, v in env.items()}
 
 
 def _arithmetic(e: n.Binary, left: ExprValue, right: ExprValue, env: Env) -> ExprValue:
-    """Return the value of an arithmetic operation or a comparison. env: the values of the names, for findings."""
+    """Return the value of an arithmetic operation or a comparison.
+
+    Args:
+        env: the values of the names, for findings.
+    """
     match e.op:
         case "+":
             return _bounded(left + right, e, env)
@@ -208,7 +224,8 @@ def _bounded(value: ExprValue, e: n.Binary, env: Env) -> ExprValue:
 def _values(e: n.Expr, env: Env, where: Any) -> str:
     """Return 'a = 1, b = 2': the values of an expression's names at the first of some points.
 
-    where: a mask of these points; True: all of them.
+    Args:
+        where: a mask of these points; True: all of them.
     """
     first = int(np.argmax(where)) if isinstance(where, np.ndarray) else 0
     return values_of(e, {k: int(v[first]) if isinstance(v, np.ndarray) else v for k, v in env.items()})

@@ -21,7 +21,10 @@ _FROM_0 = "stages and ranks count from 0"
 
 
 def pipe_variants(decl: n.PipeDecl, at: Span) -> Iterator[PipeVariant]:
-    """Yield variants of a pipe. at: where the finding is; the clause there is changed first.
+    """Yield variants of a pipe.
+
+    Args:
+        at: where the finding is; the clause there is changed first.
 
     The first variants have one change each: a range is longer, shorter or shifted by one; in a formula, a branch of an `if` is
     larger or smaller by one, or a < becomes <= or the reverse, and the same for > and >=. After them come variants in which

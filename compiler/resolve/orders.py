@@ -21,7 +21,11 @@ from chimerac.compiler.syntax.kinds import KINDS
 def order_of(
     schedule: n.Schedule, declared: Mapping[str, PipeDeclaration], env: Env, budget: Budget
 ) -> TicksOrder | GreedyOrder | ListingOrder:
-    """Return the order of a checked schedule. declared: its pipe declarations, by name; env: the values of params and lets.
+    """Return the order of a checked schedule.
+
+    Args:
+        declared: its pipe declarations, by name.
+        env: the values of params and lets.
 
     Raises ChimeraError: E205, E206 and E211 (`evaluate`); E211 also for too many formulas, or a size of a group out of bounds.
     """
@@ -81,7 +85,8 @@ def _filling(ticks: n.Ticks, env: Env, budget: Budget) -> Filling | None:
 def _names_for_pipe(rule: n.Rule, declaration: PipeDeclaration, index: int, env: Env, budget: Budget) -> Env | None:
     """Return the values of the names that a rule may use for a pipe; None if it does not apply to the pipe.
 
-    index: the index of the pipe in its family; 0 if it is in none.
+    Args:
+        index: the index of the pipe in its family; 0 if it is in none.
     """
     if rule.pipe is None:
         return env
@@ -96,7 +101,11 @@ def _names_for_pipe(rule: n.Rule, declaration: PipeDeclaration, index: int, env:
 
 
 def _formula(kind: Op, pipe: int, rule: n.Rule, lets: tuple[n.Let, ...], env: Env) -> Formula:
-    """Return the formula of a rule for a pipe. lets: those that the rule uses."""
+    """Return the formula of a rule for a pipe.
+
+    Args:
+        lets: those that the rule uses.
+    """
     binder = counter_of(rule, env)
     counter = binder.name if binder else ""
     return Formula(

@@ -21,7 +21,11 @@ MAX_SEARCH = 2**20  # operations of the search for a change that corrects a plac
 
 @dataclass(slots=True)
 class PipeDeclaration:
-    """The pipes of one declaration. indices: the number of each pipe -> its index in the family; 0 for a single pipe."""
+    """The pipes of one declaration.
+
+    Attributes:
+        indices: the number of each pipe -> its index in the family; 0 for a single pipe.
+    """
 
     node: n.PipeDecl
     indices: dict[int, int] = field(default_factory=dict)
@@ -71,7 +75,11 @@ def pipes_of(
 
 
 def _check_pipe_count(decl: n.PipeDecl, pipes: int, stages: int) -> None:
-    """Raise ChimeraError E211 if this number of pipes exceeds a limit. decl: the declaration of the last one."""
+    """Raise ChimeraError E211 if this number of pipes exceeds a limit.
+
+    Args:
+        decl: the declaration of the last one.
+    """
     for what, count, most in (
         ("pipes", pipes, limits.PIPES),
         (f"pipes x {stages} stages", pipes * stages, limits.CELLS),
@@ -97,7 +105,11 @@ def _members(decl: n.PipeDecl, env: Env, budget: Budget) -> Iterator[tuple[int, 
 def _placement(
     decl: n.PipeDecl, pipe: str, env: Env, ranks: RankCount, stages: int, budget: Budget
 ) -> tuple[int, ...] | Diagnostic:
-    """Return the rank of every stage of a pipe, or the first finding about it. pipe: its name."""
+    """Return the rank of every stage of a pipe, or the first finding about it.
+
+    Args:
+        pipe: its name.
+    """
     placement = np.full(stages, -1, np.int64)
     for clause in decl.stages:
         budget.spend(8, clause.span)  # for the clause itself, besides its expressions
@@ -143,7 +155,10 @@ def _placement(
 def _placement_help(decl: n.PipeDecl, env: Env, ranks: RankCount, stages: int, d: Diagnostic, budget: Budget) -> str:
     """Return the help for a finding: a change of the pipe that was tried and corrects it; '' if none is found.
 
-    With the change, every stage is placed exactly once, and no more ranges are empty than before. d: the finding.
+    With the change, every stage is placed exactly once, and no more ranges are empty than before.
+
+    Args:
+        d: the finding.
     """
     assert d.span is not None
     trials = Budget(min(budget.left, MAX_SEARCH))

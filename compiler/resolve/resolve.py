@@ -23,8 +23,10 @@ DEFAULT_WINDOW = 2  # sends of a channel that may be incomplete, if the schedule
 def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget, recompute: StageChoice | None = None) -> Spec:
     """Return the spec of a schedule for given parameters.
 
-    given: values of parameters; the others have their defaults; budget: the operations that resolving may take; recompute: the
-    stages that recompute, in the place of those of the text; None: as the text says.
+    Args:
+        given: values of parameters; the others have their defaults.
+        budget: the operations that resolving may take.
+        recompute: the stages that recompute, in the place of those of the text; None: as the text says.
 
     Raises ChimeraError: E002 a stage in `recompute` that does not exist, E201 unknown name, E202 wrong type or form, E203
     unknown parameter, E204 parameter without a value, E205 division by zero, E206 value not between -2^61 and 2^61, E207 name

@@ -55,8 +55,9 @@ def local(scope: Scope, bound: Sequence[tuple[n.Identifier, str]], found: list[D
     Adds E207 for each name that the text has defined already, and for the first of the others that is s, m, p or r, in upper or
     lower case, but stands for something else.
 
-    bound: the names, and for what each stands, '' if any name is allowed; help: for such an s, m, p or r, where `_OTHER_NAME`
-    has none.
+    Args:
+        bound: the names, and for what each stands, '' if any name is allowed.
+        help: for such an s, m, p or r, where `_OTHER_NAME` has none.
     """
     inner = Scope(scope)
     conflicts = [(binder, what, meaning) for binder, what in bound if (meaning := _conflicting_meaning(binder.name, what))]
@@ -79,7 +80,11 @@ def _conflicting_meaning(name: str, what: str) -> str:
 
 
 def with_hints(scope: Scope, instead: Mapping[str, str]) -> Scope:
-    """Return a scope with these helps for unknown names, in the place of the outer ones. instead: name -> help."""
+    """Return a scope with these helps for unknown names, in the place of the outer ones.
+
+    Args:
+        instead: name -> help.
+    """
     inner = Scope(scope)
     inner.hints = instead
     return inner

@@ -17,7 +17,11 @@ MAX_LIMIT = 2**31 - 1  # the largest value of a limit of what a rank may hold
 
 
 def size(e: n.Expr, env: Env, what: str, least: int, budget: Budget) -> int:
-    """Return a number of ranks, stages and so on. what: its name, for the message; least: the least that is allowed.
+    """Return a number of ranks, stages and so on.
+
+    Args:
+        what: its name, for the message.
+        least: the least that is allowed.
 
     Raises ChimeraError: E211 if it is out of bounds; E205, E206 and E211 (`evaluate`).
     """

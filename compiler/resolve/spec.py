@@ -16,9 +16,14 @@ from chimerac.compiler.syntax.nodes import Action, Expr, Key, Let, Range, SyncPo
 class Formula:
     """The ticks that one rule gives to tasks of one kind in one pipe.
 
-    pipe: its number; stage, micro_batch: the names that the formula has for them; group: the micro-batches of one task,
-    LOW .. HIGH; None: each task has one; counter: the name that numbers the groups, '' if there is none; condition: that of
-    `when`; None: the rule has none; lets: those of the order that the formula uses; env: the values of all other names.
+    Attributes:
+        pipe: its number.
+        stage, micro_batch: the names that the formula has for them.
+        group: the micro-batches of one task, LOW .. HIGH; None: each task has one.
+        counter: the name that numbers the groups, '' if there is none.
+        condition: that of `when`; None: the rule has none.
+        lets: those of the order that the formula uses.
+        env: the values of all other names.
     """
 
     kind: Op
@@ -38,8 +43,10 @@ class Formula:
 class Filling:
     """The ticks that `fill` gives to the weight gradients of every rank.
 
-    rank, number: the names that the formula has for the rank and for the number of the weight gradient on this rank; lets:
-    those of the order that the formula uses; env: the values of all other names.
+    Attributes:
+        rank, number: the names that the formula has for the rank and for the number of the weight gradient on this rank.
+        lets: those of the order that the formula uses.
+        env: the values of all other names.
     """
 
     rank: str
@@ -52,7 +59,11 @@ class Filling:
 
 @dataclass(frozen=True, slots=True)
 class TicksOrder:
-    """The order form `ticks`. filling: the `fill`, which then places all weight gradients; None: the order has none."""
+    """The order form `ticks`.
+
+    Attributes:
+        filling: the `fill`, which then places all weight gradients; None: the order has none.
+    """
 
     formulas: tuple[Formula, ...]
     filling: Filling | None
@@ -63,8 +74,10 @@ class TicksOrder:
 class Bound:
     """A limit of a greedy order, such as `F - B <= 4`: a weighted sum of counts of started tasks is at most `value`.
 
-    weights: the factor, 1 or -1, of each kind of task in this sum; scope: which tasks are counted together: all of a 'rank', or
-    those of each 'stage' or 'pipe' of a rank. order/greedy.py says how tasks of groups, and limits with R, are counted.
+    Attributes:
+        weights: the factor, 1 or -1, of each kind of task in this sum.
+        scope: which tasks are counted together: all of a 'rank', or those of each 'stage' or 'pipe' of a rank. order/greedy.py
+            says how tasks of groups, and limits with R, are counted.
     """
 
     weights: Mapping[Op, int]
@@ -77,8 +90,11 @@ class Bound:
 class GreedyOrder:
     """The order form `greedy`.
 
-    kinds: those of `prefer`, in its order; keys: those of `then`; group: the number of micro-batches of one forward, except
-    that the last group of a pipe may have fewer; env: the values of params and lets.
+    Attributes:
+        kinds: those of `prefer`, in its order.
+        keys: those of `then`.
+        group: the number of micro-batches of one forward, except that the last group of a pipe may have fewer.
+        env: the values of params and lets.
     """
 
     kinds: tuple[Op, ...]
@@ -93,8 +109,10 @@ class GreedyOrder:
 class ListingOrder:
     """The order form `listing`.
 
-    rank: the name that the block has for the rank; pipes: the number of each pipe, by its declared name and its index in the
-    family (0 if it is no family); env: the values of params and lets.
+    Attributes:
+        rank: the name that the block has for the rank.
+        pipes: the number of each pipe, by its declared name and its index in the family (0 if it is no family).
+        env: the values of params and lets.
     """
 
     rank: str
@@ -108,8 +126,10 @@ class ListingOrder:
 class Spec:
     """A schedule for given parameters.
 
-    recompute: for every pipe and stage whether its forward is run again; limits: where the text gives each limit of the header,
-    by name; is_recompute_chosen: the caller said which stages recompute, in the place of the text.
+    Attributes:
+        recompute: for every pipe and stage whether its forward is run again.
+        limits: where the text gives each limit of the header, by name.
+        is_recompute_chosen: the caller said which stages recompute, in the place of the text.
     """
 
     header: Header

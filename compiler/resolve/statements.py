@@ -105,7 +105,11 @@ def check_globals(schedule: n.Schedule, found: list[Diagnostic]) -> Scope:
 
 
 def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic], budget: Budget) -> None:
-    """Check the expressions and names of every statement except param, let and require. scope: the params and lets."""
+    """Check the expressions and names of every statement except param, let and require.
+
+    Args:
+        scope: the params and lets.
+    """
     declared: dict[str, n.PipeDecl] = {}
     # Where each cost, tied set and limit is given.
     costs: dict[str, Span] = {}
@@ -171,7 +175,11 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
 
 
 def _check_costs(s: n.CostStatement, scope: Scope, seen: dict[str, Span], found: list[Diagnostic]) -> None:
-    """Check the costs of a statement. seen: by kind, where earlier ones give a cost; those of this one are added."""
+    """Check the costs of a statement.
+
+    Args:
+        seen: by kind, where earlier ones give a cost; those of this one are added.
+    """
     for cost in s.costs:
         kind = cost.kind.name
         if kind in seen:

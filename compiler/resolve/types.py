@@ -19,7 +19,9 @@ class Scope(Mapping[str, Type]):
 
     The outer names are not copied, since a listing may have thousands of names and thousands of blocks.
 
-    hints: name -> the help if the name is unknown here; others: more names that an author may have meant.
+    Attributes:
+        hints: name -> the help if the name is unknown here.
+        others: more names that an author may have meant.
     """
 
     def __init__(self, outer: Scope | None = None) -> None:

@@ -51,7 +51,8 @@ def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, ExprVa
 def parameter_values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> dict[str, int] | None:
     """Return the values of all parameters; None if a value or a requirement cannot be computed.
 
-    given: a value for each parameter without a default, and for any others; the rest take their defaults.
+    Args:
+        given: a value for each parameter without a default, and for any others; the rest take their defaults.
     """
     env: dict[str, ExprValue] = {}
     try:

@@ -26,9 +26,12 @@ from chimerac.compiler.search.problem import Problem
 class RankBound:
     """A bound of one rank. Times are the problem's integers.
 
-    head: the larger one of the arrival and of g - c; head_by: 'limit' if g - c is larger, else 'arrival'; busy: how long the
-    rank computes; attained_by: (pipe, stage, micro-batch) of the task that gives the head, and of the one that gives the tail;
-    residence: the bound by what is held, 0 if there is no limit.
+    Attributes:
+        head: the larger one of the arrival and of g - c.
+        head_by: 'limit' if g - c is larger, else 'arrival'.
+        busy: how long the rank computes.
+        attained_by: (pipe, stage, micro-batch) of the task that gives the head, and of the one that gives the tail.
+        residence: the bound by what is held, 0 if there is no limit.
     """
 
     rank: int

@@ -14,7 +14,10 @@ FORMAT = "chimera-order-certificate"
 def certificate(state: State, schedule: str, digest: str, least: LeastMemory | None = None) -> str:
     """Return the certificate of a found schedule as JSON.
 
-    schedule: its name; digest: that of its compiled program; least: what was found if the objective is the memory.
+    Args:
+        schedule: its name.
+        digest: that of its compiled program.
+        least: what was found if the objective is the memory.
 
     Times are integers in the unit of the schedule's costs; `per_unit` of them make one unit of the costs that were given.
     """
@@ -81,7 +84,11 @@ def _value(value: Any) -> str:
 
 
 def _task(task: tuple[int, int, int]) -> dict[str, int]:
-    """Return the fields of a task. task: (pipe, stage, micro-batch)."""
+    """Return the fields of a task.
+
+    Args:
+        task: (pipe, stage, micro-batch).
+    """
     return dict(zip(("pipe", "stage", "micro_batch"), task, strict=True))
 
 

@@ -42,7 +42,11 @@ def kinds_of(program: Program) -> str:
 
 
 def waits_of(task: Task, kinds: str, top: int) -> list[Task]:
-    """Return what a task waits for. top: the last stage."""
+    """Return what a task waits for.
+
+    Args:
+        top: the last stage.
+    """
     k, s, m = task
     if k == "F":
         return [("F", s - 1, m)] if s else []
@@ -52,7 +56,10 @@ def waits_of(task: Task, kinds: str, top: int) -> list[Task]:
 
 
 def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
-    """Yield in words what is wrong with a certificate of a program. c: the content of the certificate.
+    """Yield in words what is wrong with a certificate of a program.
+
+    Args:
+        c: the content of the certificate.
 
     For a certificate of another program, or one with numbers that are not allowed, nothing else is checked.
     """
@@ -120,7 +127,11 @@ def _wrong_memory(
 ) -> Iterator[str]:
     """Yield in words what is wrong with the claim that no order with lower limits is fast enough.
 
-    c: the content of the certificate. order: the tasks of every rank. The other parameters are those of `_bound`.
+    Args:
+        c: the content of the certificate.
+        order: the tasks of every rank.
+
+    The other parameters are those of `_bound`.
     """
     memory, held = c["memory"], c["activations"]
     limits, makespan = memory["ruled_out_limits"], memory["makespan"]
@@ -151,7 +162,9 @@ def _wrong_tasks(
 ) -> Iterator[str]:
     """Yield in words which tasks of a rank do not give the head or the tail, as the certificate says that they do.
 
-    said: what the certificate says of the rank. times: by stage and micro-batch, as `_bound` returns them.
+    Args:
+        said: what the certificate says of the rank.
+        times: by stage and micro-batch, as `_bound` returns them.
     """
     head, tail = (0 if said["head_by"] == "arrival" else 1), 2
     for name, column in (("head", head), ("tail", tail)):
@@ -163,7 +176,11 @@ def _wrong_tasks(
 
 
 def _link(links: Sequence[Sequence[int]], place: dict[tuple[int, int], int], task: Task, rank: int) -> int:
-    """Return the time of the message from a task to a rank. place: the rank of each (micro-batch, stage)."""
+    """Return the time of the message from a task to a rank.
+
+    Args:
+        place: the rank of each (micro-batch, stage).
+    """
     source = place[task[2], task[1]]
     return 0 if source == rank else links[source][rank]
 
@@ -183,8 +200,12 @@ def _bound(
     Also return the times of which they are the least, by stage and micro-batch: the earliest start of the forward, that of the
     input gradient or of the B, and the least time after the last backward.
 
-    tasks: of the rank; place: the rank of each (micro-batch, stage); held: what each stage holds for a micro-batch; limit: of
-    the rank, None without one; top: the last stage.
+    Args:
+        tasks: of the rank.
+        place: the rank of each (micro-batch, stage).
+        held: what each stage holds for a micro-batch.
+        limit: of the rank, None without one.
+        top: the last stage.
     """
     # One entry for each micro-batch of each stage of this rank.
     arrivals: list[int] = []  # the earliest start of its forward
@@ -217,7 +238,11 @@ def _bound(
 
 
 def solver_bounds(c: dict[str, Any]) -> list[tuple[int, list[int]]]:
-    """Return the bounds of the solver in a certificate, each with the limits for which it holds. c: its content."""
+    """Return the bounds of the solver in a certificate, each with the limits for which it holds.
+
+    Args:
+        c: its content.
+    """
     bounds = [(c["solver"]["bound"], c["limits"])] if c["solver"] else []
     memory = c.get("memory")
     return [*bounds, (memory["solver"]["bound"], memory["ruled_out_limits"])] if memory and memory["solver"] else bounds
@@ -226,8 +251,12 @@ def solver_bounds(c: dict[str, Any]) -> list[tuple[int, list[int]]]:
 def proves(c: dict[str, Any], program: Program, bound: int, limits: Sequence[int], seconds: float) -> bool:
     """Return whether the solver proves within `seconds` that no order within limits is faster than a bound.
 
-    c: the content of the certificate. limits: of each rank. The solver is asked for a faster order, and must prove that there
-    is none. Times are integers, so a faster order is faster by 1 or more.
+    Args:
+        c: the content of the certificate.
+        limits: of each rank.
+
+    The solver is asked for a faster order, and must prove that there is none. Times are integers, so a faster order is faster
+    by 1 or more.
     """
     from ortools.sat.python import cp_model  # 700 ms, for this option only
 

@@ -20,9 +20,10 @@ from chimerac.compiler.search.sequences import Order, by_priority
 class Folded:
     """A whole problem and its folded one.
 
-    problem: the folded one, which has the first half of the ranks, and one of each two mirrored pipes; partner: for each pipe
-    of the whole problem the number of its mirror image; kept: the pipes of the folded problem, by their numbers in the whole
-    one.
+    Attributes:
+        problem: the folded one, which has the first half of the ranks, and one of each two mirrored pipes.
+        partner: for each pipe of the whole problem the number of its mirror image.
+        kept: the pipes of the folded problem, by their numbers in the whole one.
     """
 
     whole: Problem
@@ -33,8 +34,9 @@ class Folded:
     def unfolded(self, order: Order) -> Order | None:
         """Return the order of the whole problem in which mirrored ranks do the same.
 
-        order: of the folded problem. It keeps the limits there, so the order of the whole problem keeps them too, and the
-        result is not None.
+        Args:
+            order: of the folded problem. It keeps the limits there, so the order of the whole problem keeps them too, and the
+                result is not None.
         """
         small, whole, kinds = self.problem.tasks, self.whole.tasks, len(self.whole.kinds)
         place = np.zeros(len(small), np.int64)

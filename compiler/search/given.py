@@ -40,14 +40,18 @@ _KIND = Kind("file of costs for a search", FORMAT, 1, ("E002", "E002", "E002"), 
 class Given:
     """What a search is given besides the placement. Times are exact fractions in the unit of the costs.
 
-    costs: of F, B, I and W, for each stage; uniform: costs that are the same on all stages, which replace those of `costs`. A
-    cost that is in neither is the schedule's, unless it follows from the given ones (from_program.py, `_costs`).
-    hop: the time of every message; links: the time of a message from one rank to another, [from][to], which replaces `hop`; if
-    both are None, the schedule's hop.
-    activations: what each stage holds for a micro-batch; None: 1. limits: the most that each rank may hold, in the same unit,
-    or one number for all ranks; None, which is refused if activations are given: on every rank as much as the schedule holds on
-    the rank where it holds most.
-    split: whether backwards are split; None: as in the schedule.
+    Attributes:
+        costs: of F, B, I and W, for each stage.
+        uniform: costs that are the same on all stages, which replace those of `costs`.
+        hop: the time of every message.
+        links: the time of a message from one rank to another, [from][to], which replaces `hop`; if both are None, the
+            schedule's hop.
+        activations: what each stage holds for a micro-batch; None: 1.
+        limits: the most that each rank may hold, in the same unit, or one number for all ranks; None, which is refused if
+            activations are given: on every rank as much as the schedule holds on the rank where it holds most.
+        split: whether backwards are split; None: as in the schedule.
+
+    A cost that is in neither is the schedule's, unless it follows from the given ones (from_program.py, `_costs`).
     """
 
     costs: Mapping[str, Sequence[Fraction]] = field(default_factory=dict)
@@ -82,7 +86,13 @@ def _adapter() -> TypeAdapter[_File]:
 
 
 def given_from_json(text: str, name: str) -> Given:
-    """Return what a file of costs gives. name: of the file, for messages. Raises ChimeraError E002 if it is not valid."""
+    """Return what a file of costs gives.
+
+    Args:
+        name: of the file, for messages.
+
+    Raises ChimeraError E002 if it is not valid.
+    """
     file = read_json(_adapter(), _KIND, text, name)
     if file.hop is not None and file.links is not None:
         raise refuse("E002", f"{name}: hop and links both give the time of a message", help="leave one of them out")

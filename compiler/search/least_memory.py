@@ -29,7 +29,9 @@ Named = tuple[str, Order]  # what found an order, in words, and the order
 class Levels:
     """The levels of a problem.
 
-    problem: its limits are the rank's own. aside: what each rank holds besides activations.
+    Attributes:
+        problem: its limits are the rank's own.
+        aside: what each rank holds besides activations.
     """
 
     problem: Problem
@@ -65,9 +67,12 @@ class Levels:
 class LeastMemory:
     """What a search for the least memory knows.
 
-    makespan: the longest that an order may take. state: with the best order, in the problem with the limits of its level.
-    level: of this order; None if no order was found that takes at most `makespan`. ruled_out: a level on which no order takes
-    at most `makespan`. below: what a search knows of this level; None if not even one micro-batch at a time fits there.
+    Attributes:
+        makespan: the longest that an order may take.
+        state: with the best order, in the problem with the limits of its level.
+        level: of this order; None if no order was found that takes at most `makespan`.
+        ruled_out: a level on which no order takes at most `makespan`.
+        below: what a search knows of this level; None if not even one micro-batch at a time fits there.
     """
 
     levels: Levels
@@ -83,7 +88,11 @@ class LeastMemory:
         return self.level is not None and self.level == self.ruled_out + 1
 
     def keep(self, order: Order, by: str) -> None:
-        """Make an order the best one. by: in words, what found it."""
+        """Make an order the best one.
+
+        Args:
+            by: in words, what found it.
+        """
         self.level = self.levels.of(order)
         problem = self.levels.problem_at(self.level)
         within_level = Order.of(problem, order.sequence, order.length)
@@ -94,7 +103,8 @@ class LeastMemory:
     def rule_out(self, level: int, state: State | None = None) -> None:
         """Record that no order on a level takes at most `makespan`.
 
-        state: of the search on this level. None: the bounds of the ranks there are enough.
+        Args:
+            state: of the search on this level. None: the bounds of the ranks there are enough.
         """
         self.ruled_out = level
         if state is None and level >= self.levels.least():
@@ -126,8 +136,10 @@ def least_memory(
     makespan, the result has the fastest one within the limits of the problem. Ctrl-C ends the search early, once an order is
     known. Before that, it raises KeyboardInterrupt.
 
-    makespan: at least the longest way through the tasks of a micro-batch. known: orders to begin with, within the limits of the
-    problem. report: called from time to time.
+    Args:
+        makespan: at least the longest way through the tasks of a micro-batch.
+        known: orders to begin with, within the limits of the problem.
+        report: called from time to time.
     """
     compile_loops()
     begun, tried = time.monotonic(), list[Named]()
@@ -161,7 +173,8 @@ def _descend(
 ) -> None:
     """Search on lower and lower levels until the time is over, Ctrl-C ends a search, or the lowest level is proved.
 
-    tried: the orders that are known. Those that are found are added.
+    Args:
+        tried: the orders that are known. Those that are found are added.
     """
     assert found.level is not None, "an order was kept"
     levels, seconds, searches = found.levels, FIRST_SHARE * left(), 0

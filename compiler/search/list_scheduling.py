@@ -37,10 +37,17 @@ def list_schedule(
     of equal ones the one that could start first. A forward leaves room for one micro-batch of every other cell of its rank that
     has forwards left and nothing alive, so that cells cannot block each other (docs/language.md, the reserve).
 
-    series_on: [rank, k] -> the k-th series of a rank; series_counts: how many series each rank has; series_first, series_size:
-    the first task of a series, and the number of its tasks; kinds: the number of kinds; priority: of each task; caps: for each
-    cell, the most micro-batches whose forward has started and whose B or I has not; limit: of each rank; sequence, length: the
-    order, which is filled in. The others are columns of Tasks.
+    Args:
+        series_on: [rank, k] -> the k-th series of a rank.
+        series_counts: how many series each rank has.
+        series_first, series_size: the first task of a series, and the number of its tasks.
+        kinds: the number of kinds.
+        priority: of each task.
+        caps: for each cell, the most micro-batches whose forward has started and whose B or I has not.
+        limit: of each rank.
+        sequence, length: the order, which is filled in.
+
+    The others are columns of Tasks.
     """
     ranks = len(length)
     start = np.full(len(duration), -1, np.int64)

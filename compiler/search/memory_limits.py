@@ -26,9 +26,13 @@ from chimerac.compiler.analyze.memory import OptimizerState, held_bytes
 class MemoryLimits:
     """What a search limits, in bytes.
 
-    activations: what each stage holds for a micro-batch from its forward to its last backward, with the message that it has
-    received. limits: the most that each rank may hold of these activations. least: what each rank holds of them if
-    micro-batches run one at a time. No limit is less, so that there always is an order. aside: what each rank holds besides.
+    Attributes:
+        activations: what each stage holds for a micro-batch from its forward to its last backward, with the message that it has
+            received.
+        limits: the most that each rank may hold of these activations.
+        least: what each rank holds of them if micro-batches run one at a time. No limit is less, so that there always is an
+            order.
+        aside: what each rank holds besides.
     """
 
     activations: tuple[int, ...]
@@ -47,8 +51,11 @@ def memory_limits(
 ) -> MemoryLimits:
     """Return what a search limits if no rank may need more than `most` bytes. An order within these limits may need more.
 
-    program: verified, one replica, with the placement that is searched; split: whether the search splits backwards; None: as in
-    the program. Raises ChimeraError E705, E706 as `partition_for`.
+    Args:
+        program: verified, one replica, with the placement that is searched.
+        split: whether the search splits backwards; None: as in the program.
+
+    Raises ChimeraError E705, E706 as `partition_for`.
     """
     h = program.header
     partition = partition_for(program.partition, model, h.stages)

@@ -29,10 +29,14 @@ HOT, COLD = 0.15, 0.005  # temperatures at the beginning and the end of an annea
 class State:
     """What a search knows so far.
 
-    bounds: of each rank that has tasks; best_by: in words, what found the best order; solver_bound: 0 if the solver has proved
-    nothing; pool: the best orders, all different, at most `KEPT`; known: the makespan and the name of the best order that was
-    known before the search, None if there was none; is_interrupted: Ctrl-C has ended the search. goal: a makespan that is short
-    enough, so that no shorter one is wanted; None: the shortest one is wanted.
+    Attributes:
+        bounds: of each rank that has tasks.
+        best_by: in words, what found the best order.
+        solver_bound: 0 if the solver has proved nothing.
+        pool: the best orders, all different, at most `KEPT`.
+        known: the makespan and the name of the best order that was known before the search, None if there was none.
+        is_interrupted: Ctrl-C has ended the search.
+        goal: a makespan that is short enough, so that no shorter one is wanted; None: the shortest one is wanted.
     """
 
     problem: Problem
@@ -89,9 +93,13 @@ def search(
     First the loops of the search are compiled, which takes some seconds in the first process on a host. This is not counted.
     Once an order is known, Ctrl-C ends the search early. Before that, it raises KeyboardInterrupt.
 
-    known: orders to begin with, as (name, order); report: called after each part of the search, and about every `SLICE`
-    seconds while it anneals; with_solver: whether the solver is used, for small problems; goal: as in `State`, at least the
-    longest way through the tasks of a micro-batch. The search also ends when an order reaches it, or when none can.
+    Args:
+        known: orders to begin with, as (name, order).
+        report: called after each part of the search, and about every `SLICE` seconds while it anneals.
+        with_solver: whether the solver is used, for small problems.
+        goal: as in `State`, at least the longest way through the tasks of a micro-batch.
+
+    The search also ends when an order reaches it, or when none can.
     """
     state = State(problem, rank_bounds(problem), goal=goal)
     compile_loops()
@@ -203,7 +211,9 @@ def _list_scheduling(state: State, seed: int) -> Iterator[None]:
 def _periodic_orders(state: State, small: State, turn: int, seed: int, left: Callable[[], float]) -> Iterator[None]:
     """Anneal an order of the problem with fewer micro-batches. If its best order is new, offer orders that continue it.
 
-    small: what is known of that problem; turn: the number of earlier calls. At the first call every best order is new.
+    Args:
+        small: what is known of that problem.
+        turn: the number of earlier calls. At the first call every best order is new.
     """
     before = small.best
     for order in _annealing(small, small.pool[turn % len(small.pool)], seed, left):
@@ -219,7 +229,9 @@ def _periodic_orders(state: State, small: State, turn: int, seed: int, left: Cal
 def _annealing(state: State, order: Order, seed: int, left: Callable[[], float], gentle: bool = False) -> Iterator[Order]:
     """Yield the best order of each slice of one annealing. After the first ones, a slice takes about `SLICE` seconds.
 
-    order: the one that the annealing begins with; gentle: begin at half the temperature.
+    Args:
+        order: the one that the annealing begins with.
+        gentle: begin at half the temperature.
     """
     t = state.problem.tasks
     unit = max(1.0, float(t.duration.mean()))

@@ -37,9 +37,13 @@ Limits = Sequence[int | None]  # by rank
 class Placed:
     """The best placement so far.
 
-    problem: with this placement; order: the best order that is known for it; known: the makespan and the name of the best order
-    of the given placement that was known before the search, None if there was none; bound: a lower bound of the makespan that
-    holds for every placement; is_interrupted: Ctrl-C has ended the search.
+    Attributes:
+        problem: with this placement.
+        order: the best order that is known for it.
+        known: the makespan and the name of the best order of the given placement that was known before the search, None if
+            there was none.
+        bound: a lower bound of the makespan that holds for every placement.
+        is_interrupted: Ctrl-C has ended the search.
     """
 
     problem: Problem
@@ -66,8 +70,11 @@ def best_placement(
 
     As in `orders.search`, the loops are compiled first, and Ctrl-C ends the search early.
 
-    problem: with the given placement; known: orders for it, as (name, order); report: called after each placement;
-    limits_for: returns the limits of the ranks with another placement; None: the limits stay as they are.
+    Args:
+        problem: with the given placement.
+        known: orders for it, as (name, order).
+        report: called after each placement.
+        limits_for: returns the limits of the ranks with another placement; None: the limits stay as they are.
     """
     compile_loops()
     begun = time.monotonic()

@@ -22,8 +22,9 @@ Ints = npt.NDArray[np.int64]
 class Pipe:
     """A pipe: its name, the rank of each stage, and the number of its micro-batches.
 
-    link_ranks: the rank of each stage, as `Problem.links` numbers them; empty if these are the ranks of the placement. They
-    differ in a folded problem (fold.py).
+    Attributes:
+        link_ranks: the rank of each stage, as `Problem.links` numbers them; empty if these are the ranks of the placement. They
+            differ in a folded problem (fold.py).
     """
 
     name: str
@@ -36,9 +37,13 @@ class Pipe:
 class Problem:
     """What is to be ordered. Times are integers without a common divisor; `scale` of them make one unit of the given costs.
 
-    kinds: 'FB', or 'FIW' with a split backward; durations: of a task, per kind and stage; links: the time of a message from one
-    rank to another, [from][to]; activations: per stage, what a rank holds of a micro-batch from the start of its F to the end
-    of its B or W on this stage; limits: the most that each rank may hold, in the unit of `activations`; None for no limit.
+    Attributes:
+        kinds: 'FB', or 'FIW' with a split backward.
+        durations: of a task, per kind and stage.
+        links: the time of a message from one rank to another, [from][to].
+        activations: per stage, what a rank holds of a micro-batch from the start of its F to the end of its B or W on this
+            stage.
+        limits: the most that each rank may hold, in the unit of `activations`; None for no limit.
     """
 
     ranks: int
@@ -101,11 +106,18 @@ class Tasks:
     A cell is a stage of a pipe that has micro-batches. A series is the tasks of one kind of a cell, by micro-batch. Its number
     is c x the number of kinds + k.
 
-    cells: the pipe and the stage of each cell; first: the first task of each cell, and at the end the number of all tasks. The
-    other columns have an entry for each task. waits: the tasks that it waits for, at most two, -1 for none; delays: the times
-    of their messages; feeds: the tasks that wait for it, at most two, -1 for none; held: what an F begins to hold; freed: what
-    a W frees, or a B where backwards are not split; held and freed are 0 for other tasks. head: a lower bound of the time at
-    which the task starts; tail: a lower bound of the time from its end to the end of the iteration.
+    Attributes:
+        cells: the pipe and the stage of each cell.
+        first: the first task of each cell, and at the end the number of all tasks.
+        waits: the tasks that it waits for, at most two, -1 for none.
+        delays: the times of their messages.
+        feeds: the tasks that wait for it, at most two, -1 for none.
+        held: what an F begins to hold.
+        freed: what a W frees, or a B where backwards are not split; held and freed are 0 for other tasks.
+        head: a lower bound of the time at which the task starts.
+        tail: a lower bound of the time from its end to the end of the iteration.
+
+    The other columns have an entry for each task.
     """
 
     cells: tuple[tuple[int, int], ...]
@@ -160,7 +172,12 @@ class Tasks:
         return Tasks(cells, first, waits=waits, delays=delays, feeds=feeds, head=head, tail=tail, **columns)
 
     def number(self, cell: int, kind: int, micro_batch: int, kinds: int) -> int:
-        """Return the number of a task. kind: its index in `Problem.kinds`; kinds: how many there are."""
+        """Return the number of a task.
+
+        Args:
+            kind: its index in `Problem.kinds`.
+            kinds: how many there are.
+        """
         n = int(self.first[cell + 1] - self.first[cell]) // kinds
         return int(self.first[cell]) + kind * n + micro_batch
 

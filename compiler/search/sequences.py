@@ -15,8 +15,13 @@ from chimerac.compiler.search.problem import Ints, Problem
 class Order:
     """The order of each rank's tasks, and their times.
 
-    sequence[r, i]: the i-th task of rank r; length[r]: how many tasks it has; start: when each task starts; makespan: when the
-    last one ends. Times are the problem's integers.
+    sequence[r, i]: the i-th task of rank r; length[r]: how many tasks it has.
+
+    Attributes:
+        start: when each task starts.
+        makespan: when the last one ends.
+
+    Times are the problem's integers.
     """
 
     sequence: Ints
@@ -43,7 +48,10 @@ class Order:
 def by_priority(problem: Problem, priority: Ints) -> Order | None:
     """Return the order in which each rank runs its tasks by ascending priority, and tasks of equal priority by their numbers.
 
-    None if tasks wait for each other or a rank would hold more than its limit. priority: of each task.
+    None if tasks wait for each other or a rank would hold more than its limit.
+
+    Args:
+        priority: of each task.
     """
     t = problem.tasks
     length = np.bincount(t.rank, minlength=problem.ranks).astype(np.int64)
@@ -59,9 +67,10 @@ def by_priority(problem: Problem, priority: Ints) -> Order | None:
 def list_schedule(problem: Problem, priority: Ints, look_ahead: int = 0, caps: Ints | None = None) -> Order | None:
     """Return the order in which a list scheduler starts the tasks; None if it gets stuck.
 
-    priority: of each task, the least goes first; look_ahead: how much later the chosen task may start than the task of its rank
-    that could start first; caps: for each cell, the most micro-batches whose forward has started and whose B or I has not;
-    None: any number.
+    Args:
+        priority: of each task, the least goes first.
+        look_ahead: how much later the chosen task may start than the task of its rank that could start first.
+        caps: for each cell, the most micro-batches whose forward has started and whose B or I has not; None: any number.
     """
     t, kinds = problem.tasks, len(problem.kinds)
     series_count = len(t.cells) * kinds
@@ -103,8 +112,11 @@ def one_after_another(problem: Problem) -> Order:
 class Rule:
     """How a list scheduler chooses.
 
-    kind_order: the kinds by their index, the preferred one first; slope: how much a stage weighs, where a micro-batch weighs 4;
-    look_ahead: as in `list_schedule`; has_caps: whether each cell has an equal share of the limit of its rank.
+    Attributes:
+        kind_order: the kinds by their index, the preferred one first.
+        slope: how much a stage weighs, where a micro-batch weighs 4.
+        look_ahead: as in `list_schedule`.
+        has_caps: whether each cell has an equal share of the limit of its rank.
     """
 
     kind_order: tuple[int, ...]
@@ -134,7 +146,8 @@ def by_rule(problem: Problem, rule: Rule) -> Order | None:
 def greedy_orders(problem: Problem, seed: int, tries: int) -> Iterator[Order]:
     """Yield orders of list schedulers: first those of `rules`, then others with random priorities, look-aheads and caps.
 
-    tries: the number of schedulers. One that gets stuck yields nothing.
+    Args:
+        tries: the number of schedulers. One that gets stuck yields nothing.
     """
     fixed = rules(problem)[:tries]
     for rule in fixed:
@@ -165,7 +178,8 @@ def _hop_and_unit(problem: Problem) -> tuple[int, int]:
 def _priority(problem: Problem, kind_order: Sequence[int], slope: int) -> Ints:
     """Return priorities: by the place of the kind in `kind_order`, then by 4 m + slope x s, for micro-batch m and stage s.
 
-    kind_order: the kinds by their index, the preferred one first.
+    Args:
+        kind_order: the kinds by their index, the preferred one first.
     """
     t = problem.tasks
     kind, cell = t.series % len(problem.kinds), t.series // len(problem.kinds)

@@ -24,8 +24,9 @@ WORKERS = 8  # strategies that the solver runs at the same time; with fewer it p
 class Solved:
     """What the solver found within its time.
 
-    bound: a lower bound of the makespan, 0 if it found no order or proved nothing better than the known bound; order: its best
-    one, None if it found none, or if no sequence of tasks was found for its times.
+    Attributes:
+        bound: a lower bound of the makespan, 0 if it found no order or proved nothing better than the known bound.
+        order: its best one, None if it found none, or if no sequence of tasks was found for its times.
     """
 
     bound: int
@@ -35,8 +36,10 @@ class Solved:
 def solve(problem: Problem, best: Order, bound: int, seconds: float, seed: int, goal: int | None = None) -> Solved:
     """Return what the solver finds within a time.
 
-    best, bound: the best known order and lower bound, from which it begins. goal: a makespan below that of `best`. Then the
-    solver is asked for any order that reaches it, or for a proof that there is none, which is the bound goal + 1.
+    Args:
+        best, bound: the best known order and lower bound, from which it begins.
+        goal: a makespan below that of `best`. Then the solver is asked for any order that reaches it, or for a proof that there
+            is none, which is the bound goal + 1.
     """
     model, start, makespan = _model(problem, best.makespan if goal is None else goal)
     model.add(makespan >= bound)
@@ -75,7 +78,11 @@ def _status(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSo
 
 
 def _model(problem: Problem, horizon: int) -> tuple[cp_model.CpModel, dict[int, cp_model.IntVar], cp_model.IntVar]:
-    """Return a model of a problem, the starts of its tasks and its makespan. horizon: an upper bound of all times."""
+    """Return a model of a problem, the starts of its tasks and its makespan.
+
+    Args:
+        horizon: an upper bound of all times.
+    """
     t, kinds = problem.tasks, len(problem.kinds)
     model = cp_model.CpModel()
     makespan = model.new_int_var(0, horizon, "makespan")

@@ -44,11 +44,14 @@ class Space(Protocol[State]):
 
 @dataclass(frozen=True, slots=True)
 class GreedyChoices:
-    """What is chosen in a greedy order. kinds: as `prefer` lists them; keys: smaller or larger, and the formula of each.
+    """What is chosen in a greedy order.
 
-    parts: of each further limit, on F - I or F - B, the share of the limit of activations, as numerator and denominator, and
-    its scope: ' per pipe', ' per stage' or '' for the rank. assumed: the costs of a forward and of a transfer, for which the
-    scheduler makes the order.
+    Attributes:
+        kinds: as `prefer` lists them.
+        keys: smaller or larger, and the formula of each.
+        parts: of each further limit, on F - I or F - B, the share of the limit of activations, as numerator and denominator,
+            and its scope: ' per pipe', ' per stage' or '' for the rank.
+        assumed: the costs of a forward and of a transfer, for which the scheduler makes the order.
     """
 
     kinds: tuple[str, ...]
@@ -61,7 +64,11 @@ class GreedyTexts:
     """The texts with `order greedy`: kinds, keys, limits and assumed costs are drawn from the tables above."""
 
     def __init__(self, schedule: n.Schedule, activations: str) -> None:
-        """activations: the formula of the most that a rank may hold, or '' for no limit."""
+        """Read what all texts of the space have in common.
+
+        Args:
+            activations: the formula of the most that a rank may hold, or '' for no limit.
+        """
         self._activations = activations
         kept = tuple(s for s in schedule.statements if not isinstance(s, n.Order | n.CostStatement))
         self._head = print_schedule(replace(schedule, statements=kept))
@@ -112,7 +119,12 @@ def _times(factor: int, value: str) -> str:
 
 
 def _part(part: tuple[int, int], of: str) -> str:
-    """Return the formula of a part of a limit, at least 1. part: numerator and denominator; of: the formula of the limit."""
+    """Return the formula of a part of a limit, at least 1.
+
+    Args:
+        part: numerator and denominator.
+        of: the formula of the limit.
+    """
     numerator, denominator = part
     whole = f"({of})" if not of.isidentifier() and not of.isdigit() else of
     times = whole if numerator == 1 else f"{numerator}*{whole}"

@@ -21,8 +21,11 @@ def schedule_text(
     """Return the text of an order and the results of its compilation.
 
     Its costs are the integers of the problem, and its `hop` is the slowest link. The window is the first of WINDOWS with which
-    no send lengthens the iteration. comment: the lines of a comment above the text; statements: further statements of the text,
-    such as one about all-reduces.
+    no send lengthens the iteration.
+
+    Args:
+        comment: the lines of a comment above the text.
+        statements: further statements of the text, such as one about all-reduces.
 
     Raises ChimeraError: the findings of the compilation, E002 if there is no such window.
     """

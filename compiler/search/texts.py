@@ -41,9 +41,11 @@ ANEW = 0.15  # the share of the tries that begin with a text that does not depen
 class Point:
     """One size, with what holds for every text at this size.
 
-    pipes: with their placements, which every text keeps. costs, bounds: for each hop cost, the costs and the lower bound of
-    the makespan, as integers; scales: how many of them make one unit of the schedule's costs. activations: the most that a rank
-    may hold, None without a limit.
+    Attributes:
+        pipes: with their placements, which every text keeps.
+        costs, bounds: for each hop cost, the costs and the lower bound of the makespan, as integers.
+        scales: how many of them make one unit of the schedule's costs.
+        activations: the most that a rank may hold, None without a limit.
     """
 
     parameters: Mapping[str, int]
@@ -54,7 +56,11 @@ class Point:
     activations: int | None
 
     def time(self, k: int, value: int) -> Fraction:
-        """Return a time at the k-th hop cost, in the unit of the schedule's costs. value: the same time as an integer."""
+        """Return a time at the k-th hop cost, in the unit of the schedule's costs.
+
+        Args:
+            value: the same time as an integer.
+        """
         return Fraction(value, self.scales[k])
 
 
@@ -62,7 +68,9 @@ class Point:
 class EvaluatedText:
     """A text and its makespans, by point and hop cost, in the integers of the point.
 
-    score: the mean of makespan / bound; is_interrupted: whether Ctrl-C ended the search.
+    Attributes:
+        score: the mean of makespan / bound.
+        is_interrupted: whether Ctrl-C ended the search.
     """
 
     text: str
@@ -74,8 +82,9 @@ class EvaluatedText:
 def limited(source: Source, activations: str | None) -> tuple[Source, str]:
     """Return a schedule with a limit of activations, and the formula of the limit.
 
-    activations: the formula that replaces the schedule's own limit, '' for no limit. None: the schedule's own limit, or
-    DEFAULT_LIMIT if it has none.
+    Args:
+        activations: the formula that replaces the schedule's own limit, '' for no limit. None: the schedule's own limit, or
+            DEFAULT_LIMIT if it has none.
     """
     schedule = parse_source(source)
     own = [s for s in schedule.statements if isinstance(s, n.MemoryLimit) and s.what.name == "activations"]
@@ -88,7 +97,10 @@ def limited(source: Source, activations: str | None) -> tuple[Source, str]:
 
 
 def points_of(schedule: n.Schedule, sizes: Sequence[Mapping[str, int]], hops: Sequence[Fraction]) -> list[Point]:
-    """Return a point for each size. hops: in units of the first stage's forward.
+    """Return a point for each size.
+
+    Args:
+        hops: in units of the first stage's forward.
 
     Raises ChimeraError if the schedule does not resolve at one of the sizes, or is too large there (E211).
     """
@@ -105,7 +117,11 @@ def points_of(schedule: n.Schedule, sizes: Sequence[Mapping[str, int]], hops: Se
 
 
 def _scaled(costs: Costs, hop: Fraction, scale: int) -> Costs:
-    """Return the costs times `scale`, with another cost of a hop. hop: in units of the first stage's forward."""
+    """Return the costs times `scale`, with another cost of a hop.
+
+    Args:
+        hop: in units of the first stage's forward.
+    """
     times = {name: tuple(x * scale for x in value) for name, value in costs.given().items() if name != "hop"}
     return Costs(**times, hop=int(hop * costs.FWD[0] * scale))
 
@@ -188,7 +204,11 @@ def _most_alive(tasks: Program) -> int:
 
 
 def tried(space: Space[State], points: Sequence[Point], tries: int, seed: int) -> Iterator[EvaluatedText]:
-    """Yield each text that is better than all drawn before it. tries: how many texts are drawn; some may be equal."""
+    """Yield each text that is better than all drawn before it.
+
+    Args:
+        tries: how many texts are drawn; some may be equal.
+    """
     rng = random.Random(seed)
     best: EvaluatedText | None = None
     state = space.start(rng)
@@ -220,10 +240,14 @@ def search(
 ) -> tuple[EvaluatedText, list[Point]]:
     """Return the best text found, compiled and verified at every size, and the sizes with their bounds.
 
-    source: the schedule whose placement is kept and whose order is replaced by another one of its form; sizes: its parameters;
-    hops: in units of the first stage's forward; activations: as in `limited`; report: called with each text that is better than
-    the schedule's own and all before it. Ctrl-C ends the search early; KeyboardInterrupt is raised only if no text was found
-    yet.
+    Args:
+        source: the schedule whose placement is kept and whose order is replaced by another one of its form.
+        sizes: its parameters.
+        hops: in units of the first stage's forward.
+        activations: as in `limited`.
+        report: called with each text that is better than the schedule's own and all before it.
+
+    Ctrl-C ends the search early; KeyboardInterrupt is raised only if no text was found yet.
 
     Raises ChimeraError: E002 for a schedule with an order listing, for no size or no hop cost, and if no text compiles at every
     size; the findings about the schedule, and the errors of `points_of`.

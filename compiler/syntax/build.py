@@ -193,7 +193,11 @@ class _Builder:
         return _Word(self._identifier(c[0]), c[1], c[2], c[3], c[4], self._at(meta))
 
     def _actions(self, parts: list[Any]) -> tuple[n.Action, ...]:
-        """Return the actions of a block of a listing. parts: lets, loops, choices, words and the symbol &."""
+        """Return the actions of a block of a listing.
+
+        Args:
+            parts: lets, loops, choices, words and the symbol &.
+        """
         actions: list[n.Action] = []
         rest = deque(parts)
         while rest:
@@ -209,7 +213,8 @@ class _Builder:
     def _join(self, actions: list[n.Action], symbol: Token, word_follows: bool) -> None:
         """Mark the last action as the first task of an overlapped pair, or add E102 if the symbol & cannot be here.
 
-        word_follows: whether the part after the symbol is a word.
+        Args:
+            word_follows: whether the part after the symbol is a word.
         """
         last = actions[-1] if actions else None
         in_pair = len(actions) > 1 and isinstance(actions[-2], n.TaskAction) and actions[-2].overlap
@@ -225,8 +230,11 @@ class _Builder:
     def _task(self, word: _Word, rest: deque[Any]) -> n.TaskAction | None:
         """Return the task whose kind is this word. If the word is no kind, add E102 and return None.
 
-        A kind with an index also adds E102. rest: the parts that follow. If the first of them is a word that is no kind, it is
-        taken as the pipe and removed from `rest`, but not after a kind that has a stage or an index.
+        A kind with an index also adds E102.
+
+        Args:
+            rest: the parts that follow. If the first of them is a word that is no kind, it is taken as the pipe and removed
+                from `rest`, but not after a kind that has a stage or an index.
         """
         following = rest[0] if rest and isinstance(rest[0], _Word) else None
         pipe_follows = following is not None and following.name.name not in KINDS

@@ -27,7 +27,11 @@ class Name(Node):
 
 @dataclass(frozen=True, slots=True)
 class Unary(Node):
-    """op: '-' or 'not'."""
+    """An operator with one operand.
+
+    Attributes:
+        op: '-' or 'not'.
+    """
 
     op: str
     operand: Expr
@@ -65,7 +69,11 @@ class Identifier(Node):
 
 @dataclass(frozen=True, slots=True)
 class Param(Node):
-    """`param NAME = EXPR`. default: None if the text gives none."""
+    """`param NAME = EXPR`.
+
+    Attributes:
+        default: None if the text gives none.
+    """
 
     name: Identifier
     default: Expr | None
@@ -153,7 +161,8 @@ class PipeRef(Node):
 class Rule(Node):
     """`F down[i](s, m) when CONDITION at TICK`.
 
-    group: LOW .. HIGH of `m = LOW .. HIGH`, the micro-batches of one task; in the rest of the rule m is the first of them.
+    Attributes:
+        group: LOW .. HIGH of `m = LOW .. HIGH`, the micro-batches of one task; in the rest of the rule m is the first of them.
     """
 
     kind: Identifier
@@ -239,8 +248,11 @@ class Greedy(Node):
 class TaskAction(Node):
     """A task of a listing: `F p[INDEX](STAGE, FIRST .. LAST)`. Parts that are left out are None.
 
-    order/listing.py says which task is meant where the pipe, the stage or the micro-batch is left out. last: None for a single
-    micro-batch; overlap: `&` follows, so this task and the next one are an overlapped pair.
+    order/listing.py says which task is meant where the pipe, the stage or the micro-batch is left out.
+
+    Attributes:
+        last: None for a single micro-batch.
+        overlap: `&` follows, so this task and the next one are an overlapped pair.
     """
 
     kind: Identifier
@@ -253,7 +265,11 @@ class TaskAction(Node):
 
 @dataclass(frozen=True, slots=True)
 class Repeat(Node):
-    """`repeat N { ... }`, or `repeat i in LOW .. HIGH { ... }`. count: N or HIGH; binder and low: None in the first form."""
+    """`repeat N { ... }`, or `repeat i in LOW .. HIGH { ... }`.
+
+    Attributes:
+        count: N or HIGH; binder and low: None in the first form.
+    """
 
     binder: Identifier | None
     low: Expr | None
@@ -263,7 +279,11 @@ class Repeat(Node):
 
 @dataclass(frozen=True, slots=True)
 class Choice(Node):
-    """`if CONDITION { ... } else { ... }`. otherwise: empty without an `else`."""
+    """`if CONDITION { ... } else { ... }`.
+
+    Attributes:
+        otherwise: empty without an `else`.
+    """
 
     condition: Expr
     then: tuple[Action, ...]
@@ -275,7 +295,11 @@ Action = Let | TaskAction | Repeat | Choice
 
 @dataclass(frozen=True, slots=True)
 class Listing(Node):
-    """The order form `listing`: the actions of every rank. rank: the name that is bound to the rank."""
+    """The order form `listing`: the actions of every rank.
+
+    Attributes:
+        rank: the name that is bound to the rank.
+    """
 
     rank: Identifier
     actions: tuple[Action, ...]

@@ -92,7 +92,10 @@ def count_tokens(source: Source) -> int:
 def _missing_operator(span: Span, number: str, following: str, before: str) -> ChimeraError:
     """Return the error E102 for a number that a name or a ( follows without a space.
 
-    following: the name or the (; span: of the number and of what follows; before: the token before the number.
+    Args:
+        following: the name or the (.
+        span: of the number and of what follows.
+        before: the token before the number.
     """
     if before in ("schedule", "param", "let", "pipe", "tied"):
         name = f"{before}_{number}" + (following if following != "(" else "")
@@ -142,8 +145,9 @@ def _check_names(schedule: n.Schedule) -> None:
 class ErrorPosition:
     """The position of a syntax error.
 
-    position: of the first token or character that is not allowed, or the length of the text if it ends too early;
-    meaningless: the character at the position if it has no meaning there, else ''.
+    Attributes:
+        position: of the first token or character that is not allowed, or the length of the text if it ends too early.
+        meaningless: the character at the position if it has no meaning there, else ''.
     """
 
     position: int
@@ -160,7 +164,11 @@ def syntax_error_of(text: str) -> ErrorPosition | None:
 
 
 def terminals_after(text: str, end: int) -> frozenset[str]:
-    """Return the names of the terminals that may follow a valid beginning of a text. end: the position where it ends."""
+    """Return the names of the terminals that may follow a valid beginning of a text.
+
+    Args:
+        end: the position where it ends.
+    """
     interactive = parser().parse_interactive(text)
     try:
         for token in interactive.lexer_thread.lex(interactive.parser_state):  # type: ignore[no-untyped-call]

@@ -16,7 +16,8 @@ _NEGATION = 7  # the precedence of a unary minus
 def as_written(e: n.Expr, inside: bool = False) -> str:
     """Return the author's own text of an expression.
 
-    inside: put it in parentheses, as a part of a larger expression, unless it is a number, a name or a call.
+    Args:
+        inside: put it in parentheses, as a part of a larger expression, unless it is a number, a name or a call.
     """
     return f"({e.span.text})" if inside and not isinstance(e, n.Int | n.Name | n.Call) else e.span.text
 

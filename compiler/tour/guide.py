@@ -30,8 +30,10 @@ class EndedError(Exception):
 class Guide:
     """Writes to the reader of the tour, and asks.
 
-    chimerac: runs the command chimerac with the arguments that it is given, and returns the exit status. asks: whether the
-    reader is asked; if not, every choice is the default, and the tour does not pause. columns: the width of the terminal.
+    Attributes:
+        chimerac: runs the command chimerac with the arguments that it is given, and returns the exit status.
+        asks: whether the reader is asked; if not, every choice is the default, and the tour does not pause.
+        columns: the width of the terminal.
     """
 
     chimerac: Callable[[Sequence[str]], int]
@@ -52,7 +54,11 @@ class Guide:
         write_stdout("\n" + text.rstrip("\n") + "\n")
 
     def command(self, *words: str) -> int:
-        """Write a command as the reader can type it, run it, and return its exit status. words: what follows `chimerac`."""
+        """Write a command as the reader can type it, run it, and return its exit status.
+
+        Args:
+            words: what follows `chimerac`.
+        """
         write_stdout(f"\n$ {shlex.join(['chimerac', *words])}\n")
         return self.chimerac(words)
 

@@ -47,7 +47,11 @@ def run(guide: Guide) -> int:
 
 
 def _needs(model: str, recompute: str) -> int:
-    """Return the bytes of the rank that needs most, in the best partition without a limit. recompute: 'all' or 'none'."""
+    """Return the bytes of the rank that needs most, in the best partition without a limit.
+
+    Args:
+        recompute: 'all' or 'none'.
+    """
     program = compile_source(find(schedules()["two_directions"]), {"D": RANKS}, recompute=stage_choice(recompute)).program
     description = find_model(model, program.header.samples)
     partition = best_partition(program, description).partition

@@ -55,7 +55,11 @@ def _figures(parameters: Mapping[str, int], costs: Mapping[str, Fraction]) -> di
 
 
 def _table(by_setting: FiguresBySetting, cell: Callable[[Figures], str]) -> str:
-    """Return a table with a row for each schedule and a column for each setting. cell: returns the text of a cell."""
+    """Return a table with a row for each schedule and a column for each setting.
+
+    Args:
+        cell: returns the text of a cell.
+    """
     rows = [[name, *(cell(column[name]) for column in by_setting.values())] for name in schedules()["compared"]]
     return "\n".join(table(["schedule", *by_setting], rows))
 

@@ -35,7 +35,11 @@ def run(guide: Guide) -> int:
 
 
 def _one_direction(guide: Guide, depth: int) -> None:
-    """Show the schedules with one pipe. depth: the number of ranks."""
+    """Show the schedules with one pipe.
+
+    Args:
+        depth: the number of ranks.
+    """
     guide.say(f"""Here are {depth} micro-batches in the simplest order, called GPipe: all forwards, then all backwards. Time
         runs to the right. To make counting easy, a forward and a backward take one slot each. The idle slots of a rank are
         numbered.""")
@@ -54,7 +58,11 @@ def _one_direction(guide: Guide, depth: int) -> None:
 
 
 def _two_directions(guide: Guide, depth: int) -> None:
-    """Show the schedule with two pipes. depth: the number of ranks."""
+    """Show the schedule with two pipes.
+
+    Args:
+        depth: the number of ranks.
+    """
     guide.say("""Chimera lets samples enter at both ends. Each rank holds two stages: one of a pipeline that runs down the
         ranks, and one of a pipeline that runs up. Half of the micro-batches take the first way, the other half the second.
         Each pipeline runs in slots in which the other one leaves a rank idle.""")

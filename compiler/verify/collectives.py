@@ -75,7 +75,11 @@ def _comma_separated(ranks: tuple[int, ...]) -> str:
 
 
 def _membership_findings(index: ProgramIndex, name: str, holders: tuple[int, ...], rows: list[int]) -> Iterator[Diagnostic]:
-    """Yield what is wrong with the members of a group's all-reduce. name: of the group; rows: of its ALLREDUCEs.
+    """Yield what is wrong with the members of a group's all-reduce.
+
+    Args:
+        name: of the group.
+        rows: of its ALLREDUCEs.
 
     The caller takes only the first few findings, since each may name all holders.
     """
@@ -119,7 +123,10 @@ def _launch_findings(
 ) -> Iterator[Diagnostic]:
     """Yield findings for the ALLREDUCEs of a group that come before the group's last weight gradient on their rank.
 
-    name: of the group; rows: of its ALLREDUCEs; last: what `_last_weight_gradients` returns.
+    Args:
+        name: of the group.
+        rows: of its ALLREDUCEs.
+        last: what `_last_weight_gradients` returns.
     """
     h, p = index.header, index.program
     last_of_group: dict[int, int] = {}  # rank -> the row of the group's last weight gradient

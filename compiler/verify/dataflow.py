@@ -44,9 +44,11 @@ def check_dataflow(index: ProgramIndex) -> list[Diagnostic]:
 
 
 def _order_findings(index: ProgramIndex, first: Ints, second: Ints, fact: str) -> list[Diagnostic]:
-    """Return findings where the row in `second` comes before the row in `first`. fact: the beginning of the message.
+    """Return findings where the row in `second` comes before the row in `first`.
 
-    first, second: rows indexed by key, -1 for none. The two rows of a key are on one rank, and may be the same row.
+    Args:
+        fact: the beginning of the message.
+        first, second: rows indexed by key, -1 for none. The two rows of a key are on one rank, and may be the same row.
     """
     wrong = np.flatnonzero((first >= 0) & (second >= 0) & (second < first))
     p = index.program
@@ -60,7 +62,8 @@ def _order_findings(index: ProgramIndex, first: Ints, second: Ints, fact: str) -
 def _overlap_findings(index: ProgramIndex, maker: Ints, reader: Ints) -> list[Diagnostic]:
     """Return findings where a task overlaps with one that needs its result. The two tasks of an overlapped pair begin together.
 
-    maker, reader: rows, -1 for none; each row of `reader` needs the result of the row of `maker` at the same index.
+    Args:
+        maker, reader: rows, -1 for none; each row of `reader` needs the result of the row of `maker` at the same index.
     """
     overlap = (index.program.table.flags & OVERLAP).astype(bool)
     wrong = np.flatnonzero((maker >= 0) & (reader == maker + 1) & overlap[maker])
@@ -86,10 +89,13 @@ def _value_findings(index: ProgramIndex, value: Value) -> list[Diagnostic]:
     found = []
 
     def find(code: str, wrong: Mask, row: Ints, fact: str, help: str = "", count: Ints | None = None) -> None:
-        """Add findings. wrong, row: by index in `keys`, whether the value has a fault, and the row of the instruction at fault.
+        """Add findings.
 
-        fact may contain {value}, the value's name, and {times}, which is its `count` in words; help may contain {source} and
-        {target}, the ranks that make and read it. count: by index in `keys`.
+        Args:
+            wrong, row: by index in `keys`, whether the value has a fault, and the row of the instruction at fault.
+            fact: may contain {value}, the value's name, and {times}, which is its `count` in words.
+            help: may contain {source} and {target}, the ranks that make and read the value.
+            count: by index in `keys`.
         """
         for i in np.flatnonzero(wrong)[:MAX_FOUND].tolist():
             note = f"it is made at {p.place(int(maker[i]))}"
@@ -136,8 +142,9 @@ def _free_findings(index: ProgramIndex, value: Value, keys: Ints, reader: Ints, 
     """Return findings about a FREE of a value that was never received, several FREEs of one buffer, and a FREE before the last
     reader or on another rank than this reader.
 
-    keys: of all values of this kind; by index in `keys`, reader: the row that first reads the value; crosses: whether it is
-    sent to another rank.
+    Args:
+        keys: of all values of this kind; by index in `keys`, reader: the row that first reads the value.
+        crosses: whether it is sent to another rank.
     """
     rows, row_keys = index.value_instructions[Op.FREE, value]
     if not len(rows):

@@ -60,7 +60,11 @@ class ProgramIndex:
         )
 
     def by_key(self, entries: tuple[Ints, Ints]) -> Ints:
-        """Return the row of each key, -1 if it has none, the last one if it has several. entries: (row, key)."""
+        """Return the row of each key, -1 if it has none, the last one if it has several.
+
+        Args:
+            entries: (row, key).
+        """
         rows, keys = entries
         result = np.full(self.key_count, -1, np.int64)
         result[keys] = rows

@@ -72,7 +72,10 @@ def check_matching(index: ProgramIndex) -> list[Diagnostic]:
 def _mismatched_channels(index: ProgramIndex, send: tuple[Ints, Ints], receive: tuple[Ints, Ints]) -> list[int]:
     """Return the channels whose numbers of sends and receives differ, or with a message that differs at its two ends.
 
-    At most MAX_FOUND channels are returned, the lowest ones. send, receive: (channel, row), as `_ends` returns them.
+    At most MAX_FOUND channels are returned, the lowest ones.
+
+    Args:
+        send, receive: (channel, row), as `_ends` returns them.
     """
     (send_channels, send_rows), (receive_channels, receive_rows) = send, receive
     channels = np.unique(np.concatenate([send_channels, receive_channels]))
@@ -92,7 +95,10 @@ def _count(entries: Ints, channels: Ints) -> Ints:
 
 
 def _help(index: ProgramIndex, send: int, receive: int) -> str:
-    """Return the help for a message whose ends differ. send, receive: their rows.
+    """Return the help for a message whose ends differ.
+
+    Args:
+        send, receive: their rows.
 
     If both ends name the same kind and stage and have a micro-batch in common, only their groups of micro-batches differ.
     Otherwise the help is for receives in another order than the sends.

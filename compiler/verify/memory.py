@@ -38,8 +38,10 @@ _CHANGES = {
 class Peaks:
     """The most that each global rank holds at one time.
 
-    activations: each of one stage and one micro-batch; receive_buffers: received values, counted from their RECV on;
-    weight_copies: copies of stages.
+    Attributes:
+        activations: each of one stage and one micro-batch.
+        receive_buffers: received values, counted from their RECV on.
+        weight_copies: copies of stages.
     """
 
     activations: tuple[int, ...]
@@ -67,7 +69,11 @@ def check_limits(index: ProgramIndex) -> list[Diagnostic]:
 def _limit_finding(
     index: ProgramIndex, name: str, limit: int, rank: int, peaks_by_rank: list[int], position: int
 ) -> Diagnostic:
-    """Return the finding about a rank. position: in the rank's stream, of the instruction at which the peak begins."""
+    """Return the finding about a rank.
+
+    Args:
+        position: in the rank's stream, of the instruction at which the peak begins.
+    """
     notes = []
     if name != "weight_copies":
         row = int(index.program.offsets[rank]) + position
@@ -83,7 +89,8 @@ def _limit_finding(
 def _held_counts(program: Program, name: str) -> list[Ints]:
     """Return the counts that a limit bounds: how many each global rank holds while each of its instructions runs.
 
-    name: of the limit, one of LIMITS. For weight_copies, which do not change, there is one count for the whole stream.
+    Args:
+        name: of the limit, one of LIMITS. For weight_copies, which do not change, there is one count for the whole stream.
     """
     if name == "weight_copies":
         h = program.header

@@ -58,7 +58,11 @@ def waits_on(index: ProgramIndex, machine: Machine) -> Waits:
 
 
 def executed(index: ProgramIndex, machine: Machine, waits: Waits) -> npt.NDArray[np.bool_]:
-    """Return for each node whether it is ever executed. waits: those of the machine, or some of them."""
+    """Return for each node whether it is ever executed.
+
+    Args:
+        waits: those of the machine, or some of them.
+    """
     return _run_nodes(index, waits) if machine in ("paired", "serial") else _run_ranks(index, waits)
 
 
@@ -75,7 +79,10 @@ def _readers_and_receives(index: ProgramIndex) -> tuple[Ints, Ints]:
 def _window_waits(channel: Ints, window: int) -> tuple[Ints, Ints]:
     """Return (message that waits, message that it waits for): in each channel, message i + window waits for message i.
 
-    channel: of every message, sorted. The messages are returned as indices into it.
+    Args:
+        channel: of every message, sorted.
+
+    The messages are returned as indices into it.
     """
     earlier = np.arange(len(channel)) - window
     waiting = np.flatnonzero(earlier >= 0)
@@ -84,7 +91,11 @@ def _window_waits(channel: Ints, window: int) -> tuple[Ints, Ints]:
 
 
 def _waits_without_queues(index: ProgramIndex, window: int | None) -> Waits:
-    """Return the waits of a machine without queues. window: how many sends of a channel may be incomplete; None: any number."""
+    """Return the waits of a machine without queues.
+
+    Args:
+        window: how many sends of a channel may be incomplete; None: any number.
+    """
     channel, send, receive = channels(index)
     send_of = np.full(len(index.program), -1, np.int64)  # by row of a RECV: the row of its SEND
     send_of[receive] = send

@@ -44,7 +44,10 @@ def _count_finding(index: ProgramIndex, kind: int, key: int, counts: dict[int, I
     """Return the finding for a task that is missing or in the program several times. A full backward is named as one task,
     and so are the two halves of a backward if both are missing.
 
-    kind: an index into `ProgramIndex.tasks`; counts: by kind and key, the number of tasks; rows: those of this kind and key.
+    Args:
+        kind: an index into `ProgramIndex.tasks`.
+        counts: by kind and key, the number of tasks.
+        rows: those of this kind and key.
     """
     same_count = kind in (INPUT_GRADIENT, WEIGHT_GRADIENT) and counts[INPUT_GRADIENT][key] == counts[WEIGHT_GRADIENT][key]
     is_full_backward = same_count and all(index.op[row] == Op.BWD for row in rows)
@@ -55,7 +58,12 @@ def _count_finding(index: ProgramIndex, kind: int, key: int, counts: dict[int, I
 
 
 def _repeated_finding(index: ProgramIndex, name: str, rows: list[int]) -> Diagnostic:
-    """Return the finding for a task that is in the program several times. name: of the task; rows: all that contain it."""
+    """Return the finding for a task that is in the program several times.
+
+    Args:
+        name: of the task.
+        rows: all that contain it.
+    """
     places = tuple(index.program.place(row) for row in rows[:4])
     return Diagnostic("E411", f"{name} is in the program {len(rows)} times", notes=places, help="keep one of them")
 
@@ -76,7 +84,11 @@ def _recomputation_findings(index: ProgramIndex) -> list[Diagnostic]:
 
 
 def _rank_findings(index: ProgramIndex, rows: Ints, keys: Ints) -> list[Diagnostic]:
-    """Return at most MAX_FOUND findings about tasks that are not on the rank of their stage. rows, keys: their entries."""
+    """Return at most MAX_FOUND findings about tasks that are not on the rank of their stage.
+
+    Args:
+        rows, keys: their entries.
+    """
     wrong = np.flatnonzero(index.rank[rows] != index.owner[keys])
     return [
         Diagnostic(

@@ -17,13 +17,15 @@ from chimerac.chimera_ir.program import Ints, Machine
 class Reason(IntEnum):
     """The reason why a node waits for another.
 
-    READ: a reader waits for the SEND of its value or, on machines whose transfers queue, for the completion of its transfer.
-
-    Only on machines without queues: POST: a SEND waits for a RECV of its channel.
-
-    Only on machines with queues: END: the completion of a transfer or of a collective waits until one of its ends is posted; it
-    has one such wait for each end. QUEUE: a completion waits for the one before it in a queue. WINDOW: a SEND waits for an
-    earlier transfer of its channel to complete; with window 0, the instruction after the SEND waits for the SEND's transfer.
+    Attributes:
+        READ: a reader waits for the SEND of its value or, on machines whose transfers queue, for the completion of its
+            transfer.
+        POST: a SEND waits for a RECV of its channel. Only on machines without queues.
+        END: the completion of a transfer or of a collective waits until one of its ends is posted; it has one such wait for
+            each end. Only on machines with queues.
+        QUEUE: a completion waits for the one before it in a queue. Only on machines with queues.
+        WINDOW: a SEND waits for an earlier transfer of its channel to complete; with window 0, the instruction after the SEND
+            waits for the SEND's transfer. Only on machines with queues.
     """
 
     READ = 0
@@ -82,8 +84,10 @@ COLLECTIVES = tuple(op for op in Op if completion_of(op) == "collective")
 class Waits:
     """Columns of equal length, sorted by target: node `target` waits until node `source` has been executed.
 
-    nodes: the number of nodes. They are the rows of the program and, on `paired` and `serial`, the completions of transfers and
-    collectives, numbered after the rows. reason: the `Reason` of each wait.
+    Attributes:
+        nodes: the number of nodes. They are the rows of the program and, on `paired` and `serial`, the completions of transfers
+            and collectives, numbered after the rows.
+        reason: the `Reason` of each wait.
     """
 
     nodes: int
@@ -102,7 +106,11 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """A state in which no rank can continue and some have not finished. done: by node, whether it was executed."""
+    """A state in which no rank can continue and some have not finished.
+
+    Attributes:
+        done: by node, whether it was executed.
+    """
 
     machine: Machine
     waits: Waits

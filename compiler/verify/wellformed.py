@@ -87,7 +87,8 @@ def _evaluation_findings(program: Program) -> list[Diagnostic]:
 def _ids_fault(ids: Ints, micro_batches: int) -> str:
     """Return the message about a micro-batch that does not exist, or is listed several times, or that no pipe lists.
 
-    ids: the micro-batches of all pipes, one after the other.
+    Args:
+        ids: the micro-batches of all pipes, one after the other.
     """
     exists = (ids >= 0) & (ids < micro_batches)
     count = np.bincount(ids[exists], minlength=micro_batches)
@@ -233,7 +234,8 @@ def _check_collectives(program: Program, findings: _RowFindings) -> None:
 def _micro_batches_fault(program: Program, row: int, pipe_of: Ints) -> tuple[str, str]:
     """Return the fact and the help about a row whose micro-batches are not all of its pipe, or not all different, or missing.
 
-    pipe_of: by micro-batch, its pipe.
+    Args:
+        pipe_of: by micro-batch, its pipe.
     """
     p, ids = int(program.table.pipe[row]), program.micro_batch_lists[program.table.operand[row]]
     for m in ids:

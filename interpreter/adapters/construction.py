@@ -36,15 +36,17 @@ class ModuleSource(Protocol):
     def part(self, names: Collection[str], seed: int) -> nn.Module:
         """Return the module with real parameters of these names, and the others on the meta device.
 
-        seed: of the initial values, if the module is built for this part.
+        Args:
+            seed: of the initial values, if the module is built for this part.
         """
 
 
 class Built:
     """A module that a function builds.
 
-    build: called once for each structure, and one to three times for each part. It builds a new module every time, equal to the
-    others up to random numbers. If it returns no module, the methods raise TypeError.
+    Args:
+        build: called once for each structure, and one to three times for each part. It builds a new module every time, equal to
+            the others up to random numbers. If it returns no module, the methods raise TypeError.
     """
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
@@ -128,7 +130,9 @@ def returned(build: Callable[[], Any]) -> Any:
 class _RegistrationHook:
     """Called for each parameter that a module registers. It puts the parameter on the meta device unless `is_real`.
 
-    is_real: whether the parameter with a number has memory. The number of a parameter is how many were registered before it.
+    Args:
+        is_real: whether the parameter with a number has memory. The number of a parameter is how many were registered before
+            it.
     """
 
     def __init__(self, is_real: Callable[[int], bool]) -> None:

@@ -53,12 +53,17 @@ def huggingface(
 ) -> CallModel:
     """Return a model of the transformers library, cut between the calls of its layers.
 
-    source: a config.json, or a folder with one; if the folder has safetensors too, every stage reads its own weights from
-    them. fields, loss, targets, layers: as for `cut`. head: the name of a class of transformers, such as BertForMaskedLM; by
-    default `class_of` chooses one. select: from what the model returns, the tensors for the loss; by default `logits_of`. new:
-    names of tensors of the model that may be missing in the folder; these start with initial values. unused: names of tensors
-    of the folder, as transformers renames them, that may be missing in the model. In both a * matches any text. options: for
-    the class, such as attn_implementation="eager".
+    Args:
+        source: a config.json, or a folder with one; if the folder has safetensors too, every stage reads its own weights from
+            them.
+        fields, loss, targets, layers: as for `cut`.
+        head: the name of a class of transformers, such as BertForMaskedLM; by default `class_of` chooses one.
+        select: from what the model returns, the tensors for the loss; by default `logits_of`.
+        new: names of tensors of the model that may be missing in the folder; these start with initial values.
+        unused: names of tensors of the folder, as transformers renames them, that may be missing in the model.
+        options: for the class, such as attn_implementation="eager".
+
+    In both a * matches any text.
 
     Raises ChimeraError: E850 without transformers, E851 where the layers are not found, E852 for a model that cannot be cut,
     E854 for a configuration that cannot be read or from which no model can be built, E855 for weights that cannot be read or do
@@ -144,7 +149,9 @@ def _first_class(classes: Any) -> Any:
 def example_fields(config: Any, model_class: Any, samples: int, length: int) -> Fields:
     """Return the fields without which a model cannot run, with the shapes of one micro-batch; all values are zero.
 
-    samples: of the micro-batch; length: tokens of a sample, for a model that reads text.
+    Args:
+        samples: of the micro-batch.
+        length: tokens of a sample, for a model that reads text.
 
     Raises ChimeraError E854 for a model that reads neither tokens nor images.
     """
@@ -221,8 +228,10 @@ def _weights(
 def _conversion(converter: Any, name: str, uses: Sequence[tuple[str, str]], model: Any) -> Callable[..., Mapping[str, Tensor]]:
     """Return the function that makes tensors of the model, such as one of all experts, from tensors in the files.
 
-    name: in the model, of the first tensor that is made. uses: of each tensor in the files, the converter's pattern that its
-    name matches, and the name. model: one of the class, without weights.
+    Args:
+        name: in the model, of the first tensor that is made.
+        uses: of each tensor in the files, the converter's pattern that its name matches, and the name.
+        model: one of the class, without weights.
     """
 
     def convert(tensors: Sequence[Tensor]) -> Mapping[str, Tensor]:

@@ -20,15 +20,24 @@ class Run(Protocol):
     """One forward of the module, which may end early."""
 
     def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what this call of a unit returns. unit: its path; forward: the unit's own forward."""
+        """Return what this call of a unit returns.
+
+        Args:
+            unit: its path.
+            forward: the unit's own forward.
+        """
 
 
 class Intercepted:
     """A module whose units report their calls.
 
     The forward of each unit is replaced: during a run, a call returns what the run returns for it. Outside of runs, a call runs
-    the unit's own forward. units: the paths of the units; the attribute has the units by path. forwards: the units' own
-    forwards, by path. others: the modules that are no part of a unit, by path.
+    the unit's own forward.
+
+    Attributes:
+        units: the paths of the units; the attribute has the units by path.
+        forwards: the units' own forwards, by path.
+        others: the modules that are no part of a unit, by path.
     """
 
     def __init__(self, module: nn.Module, units: Iterable[str]) -> None:

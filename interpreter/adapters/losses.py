@@ -16,7 +16,9 @@ from chimerac.interpreter.runtime.model import IGNORED, Values
 def cross_entropies(outputs: Values, targets: Values) -> Values:
     """Return for each output the sum of the cross-entropies of its valid targets, in nats.
 
-    outputs: logits [..., classes]; targets: classes [...] of each output, where IGNORED does not count.
+    Args:
+        outputs: logits [..., classes].
+        targets: classes [...] of each output, where IGNORED does not count.
     """
     pairs = zip(outputs, targets, strict=True)
     return tuple(F.cross_entropy(x.flatten(0, -2), t.flatten(), ignore_index=IGNORED, reduction="sum") for x, t in pairs)
@@ -31,8 +33,10 @@ def cross_entropy(outputs: Values | Tensor, targets: Values | Tensor) -> Tensor:
 def next_token(outputs: Values | Tensor, targets: Values | Tensor) -> Tensor:
     """Return the sum of the cross-entropies of all next tokens.
 
-    outputs: logits [samples, length, classes]; targets: the tokens [samples, length] as they were given to the model. The
-    logits of a position predict the token after it.
+    Args:
+        outputs: logits [samples, length, classes].
+        targets: the tokens [samples, length] as they were given to the model. The logits of a position predict the token after
+            it.
     """
     (logits,), (tokens,) = _several(outputs), _several(targets)
     return cross_entropy(logits[:, :-1], tokens[:, 1:])
@@ -66,7 +70,10 @@ def check_sum(name: str, loss: Callable[[Values, Values], Values], outputs: Sequ
     The losses are computed on random outputs: for one sample, and for this sample twice. A loss that is zero for one sample is
     not checked, and no loss is checked if the losses cannot be computed.
 
-    name: of the model. outputs: the tensors that the losses read, of a micro-batch; targets: of one sample.
+    Args:
+        name: of the model.
+        outputs: the tensors that the losses read, of a micro-batch.
+        targets: of one sample.
     """
     generator, samples = torch.Generator().manual_seed(0), next((x.shape[:1] for x in outputs if x.shape), ())
     drawn = []

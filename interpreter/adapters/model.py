@@ -34,7 +34,9 @@ class Pretrained(Protocol):
     def load(self, tensors: Mapping[str, Tensor], names: Mapping[str, Sequence[str]]) -> None:
         """Set the values of these tensors of a model.
 
-        tensors: by their first names. names: by the first name of each tensor of the model, all its names.
+        Args:
+            tensors: by their first names.
+            names: by the first name of each tensor of the model, all its names.
         """
 
 
@@ -42,9 +44,12 @@ class Pretrained(Protocol):
 class CallModel(Model):
     """A module that is cut between the calls of its units: a layer is one call. `cut` returns it.
 
-    source: builds the parts of the module. structure: its units, its trace, and which calls need which parameters. select:
-    from what the module returns, the tensors for the loss. pretrained: where stages read their parameters; None: these have the
-    values that `source` gives them. names: by the path of a submodule, its name in the full model, where this is not the path.
+    Attributes:
+        source: builds the parts of the module.
+        structure: its units, its trace, and which calls need which parameters.
+        select: from what the module returns, the tensors for the loss.
+        pretrained: where stages read their parameters; None: these have the values that `source` gives them.
+        names: by the path of a submodule, its name in the full model, where this is not the path.
     """
 
     source: ModuleSource
@@ -85,9 +90,13 @@ class CallModel(Model):
 class Structure:
     """What is known of a module without its parameters: its units, its trace, and which calls need which parameters.
 
-    layers: the paths of lists of layers, or of single layers. fields: examples of its keyword arguments. select: as in
-    `CallModel`. names: by the first name of each parameter and buffer, all its names. The methods take the numbers of a
-    stage's calls as `calls`.
+    Attributes:
+        layers: the paths of lists of layers, or of single layers.
+        fields: examples of its keyword arguments.
+        select: as in `CallModel`.
+        names: by the first name of each parameter and buffer, all its names.
+
+    The methods take the numbers of a stage's calls as `calls`.
     """
 
     def __init__(self, source: ModuleSource, layers: Sequence[str], fields: Fields, select: Select) -> None:
@@ -229,14 +238,18 @@ def cut(
 ) -> CallModel:
     """Return the model of a module, cut between the calls of its layers, for `Pipeline` and for run.py.
 
-    module: the module, or a function that builds it. With a function, a stage gets memory only for its own parameters,
-    and starts with the values that the module's constructor gives them. fields: the arguments of the module's forward by
-    name, of one micro-batch. loss: as for `Pipeline`, called with the selected tensors and the targets; for run.py it returns
-    the sum over the targets. targets: of one micro-batch; they show how much memory the loss keeps; None: they are not known.
-    layers: the paths of lists of layers, or of single layers; a * matches one part of a path; by default the outermost lists
-    (`layers_of`). select: a function from what the module returns to the tensors for the loss; by default all tensors.
-    pretrained: where stages read their parameters; by default these have the values of the module. name: of the model, by
-    default the name of the module's class.
+    Args:
+        module: the module, or a function that builds it. With a function, a stage gets memory only for its own parameters, and
+            starts with the values that the module's constructor gives them.
+        fields: the arguments of the module's forward by name, of one micro-batch.
+        loss: as for `Pipeline`, called with the selected tensors and the targets; for run.py it returns the sum over the
+            targets.
+        targets: of one micro-batch; they show how much memory the loss keeps; None: they are not known.
+        layers: the paths of lists of layers, or of single layers; a * matches one part of a path; by default the outermost
+            lists (`layers_of`).
+        select: a function from what the module returns to the tensors for the loss; by default all tensors.
+        pretrained: where stages read their parameters; by default these have the values of the module.
+        name: of the model, by default the name of the module's class.
 
     Raises ChimeraError E851 as `layers_of`, E852 for a module that cannot be cut or whose forward fails, and
     TypeError if the function returns no module.

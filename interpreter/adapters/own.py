@@ -45,8 +45,9 @@ def may_have_own_loss(name: str | None) -> bool:
 def unread_option(name: str | None, layers: str | None, head: str | None, loss: str | None) -> str:
     """Return what is wrong and what to do, if one of these options is given and the model does not read it; otherwise ''.
 
-    name: of the model; None if none is given, which means a preset. layers, head, loss: the values of the options with these
-    names, None if they are not given.
+    Args:
+        name: of the model; None if none is given, which means a preset.
+        layers, head, loss: the values of the options with these names, None if they are not given.
     """
     given = {"--layers": layers, "--head": head, "--loss": loss}
     unread = next((option for option, value in given.items() if value is not None), None)
@@ -97,9 +98,15 @@ def own_model(
 ) -> Model:
     """Return a user's model.
 
-    samples: of a micro-batch. length: tokens of a sample, where the model reads text. tokens: how many the tokenizer
-    has; None: texts are bytes. loss: a name of `LOSSES`, by default DEFAULT_LOSS. layers: paths as for `cut`, with commas or
-    spaces between them. head: as for `huggingface`. If the function of a file returns a Model, this model is returned as it is.
+    Args:
+        samples: of a micro-batch.
+        length: tokens of a sample, where the model reads text.
+        tokens: how many the tokenizer has; None: texts are bytes.
+        loss: a name of `LOSSES`, by default DEFAULT_LOSS.
+        layers: paths as for `cut`, with commas or spaces between them.
+        head: as for `huggingface`.
+
+    If the function of a file returns a Model, this model is returned as it is.
 
     Raises ChimeraError: E801 for a name that is no function, and for a function that returns neither a Model nor a module whose
     forward has an argument; E821 for samples that do not fit the positions of a Hugging Face model; E850, E851, E852, E854
@@ -139,7 +146,9 @@ def files_of(name: str) -> list[Path]:
 def _check_text(source: str, config: Any, length: int, tokens: int | None, halves: bool) -> None:
     """Check that samples of `length` tokens fit a configuration.
 
-    tokens: how many the tokenizer has; None: texts are bytes. halves: whether the model reads a sample in two halves.
+    Args:
+        tokens: how many the tokenizer has; None: texts are bytes.
+        halves: whether the model reads a sample in two halves.
 
     Raises ChimeraError: E821 as `check_positions`, E854 for a vocabulary of fewer tokens than a byte has values, E861 for one
     of fewer tokens than the tokenizer's.

@@ -28,8 +28,10 @@ Shapes = Mapping[str, tuple[int, ...]]  # by the names of tensors
 class Entry:
     """Where the values of a tensor of a model are in files.
 
-    keys: the names of the tensors there. convert: a function from these tensors to tensors of the model by name; None where
-    there is one key, whose tensor is that of the model.
+    Attributes:
+        keys: the names of the tensors there.
+        convert: a function from these tensors to tensors of the model by name; None where there is one key, whose tensor is
+            that of the model.
     """
 
     keys: list[str]
@@ -99,7 +101,8 @@ class Folder:
 class Weights:
     """The weights of a model in a folder.
 
-    entries: by name in the model. A tensor with several names needs an entry for only one of them.
+    Args:
+        entries: by name in the model. A tensor with several names needs an entry for only one of them.
     """
 
     def __init__(self, folder: Folder, entries: Mapping[str, Entry]) -> None:
@@ -112,9 +115,12 @@ class Weights:
 
         The shapes of tensors that are converted are not checked.
 
-        shapes, names: by the first name of each tensor, its shape and all its names. new: the first names of tensors that may
-        be missing and then have initial values; unused: the names of further tensors that the files may have. In both a *
-        matches any text.
+        Args:
+            shapes, names: by the first name of each tensor, its shape and all its names.
+            new: the first names of tensors that may be missing and then have initial values.
+            unused: the names of further tensors that the files may have.
+
+        In both a * matches any text.
         """
         known = {name for found in names.values() for name in found}
         missing = [first for first in shapes if self._entry(names[first]) is None and not _any_matches(first, new)]
@@ -132,7 +138,8 @@ class Weights:
     def load(self, tensors: Mapping[str, Tensor], names: Mapping[str, Sequence[str]]) -> None:
         """Set the values of these tensors of a model. A tensor without an entry keeps its value.
 
-        tensors, names: by the first name of each tensor, the tensor and all its names in the model.
+        Args:
+            tensors, names: by the first name of each tensor, the tensor and all its names in the model.
         """
         # By the id of an entry, what its `convert` has returned. Only the last one is kept: tensors of experts are large.
         converted: dict[int, Mapping[str, Tensor]] = {}
@@ -152,7 +159,11 @@ class Weights:
         return next((self._entries[name] for name in names if name in self._entries), None)
 
     def _refused(self, what: str, argument: str, names: Sequence[str]) -> Exception:
-        """Return the error E855. argument: `new` or `unused`, which allows tensors with these names."""
+        """Return the error E855.
+
+        Args:
+            argument: `new` or `unused`, which allows tensors with these names.
+        """
         pattern = re.sub(r"\..*", ".*", names[0])
         means = "start with initial values" if argument == "new" else "are left out"
         help = f"give the class that was saved, or {argument}=['{pattern}'] in Python if these {means}"

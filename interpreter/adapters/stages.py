@@ -46,10 +46,14 @@ class Own(nn.Module):
 class CallStage(Stage):
     """Consecutive calls of the units of a module.
 
-    intercepted: the module, with real parameters where these calls need them. calls: the numbers of the stage's calls. modules:
-    by path, what has the parameters and buffers of the stage. ties: as in `Stage`. fields: examples of all fields of a
-    micro-batch. select: from what the module returns, the tensors that the loss is computed from. absent: parameters that the
-    module reads between calls and that only other stages have, as (module, name in it).
+    Args:
+        intercepted: the module, with real parameters where these calls need them.
+        calls: the numbers of the stage's calls.
+        modules: by path, what has the parameters and buffers of the stage.
+        ties: as in `Stage`.
+        fields: examples of all fields of a micro-batch.
+        select: from what the module returns, the tensors that the loss is computed from.
+        absent: parameters that the module reads between calls and that only other stages have, as (module, name in it).
 
     A forward raises ChimeraError E853, which names the call, if it calls another unit than the traced forward, or ends earlier,
     or if a call of the stage returns another structure.
@@ -79,8 +83,11 @@ class CallStage(Stage):
     def forward(self, *values: Tensor, **fields: Tensor) -> Values:
         """Return the outputs of calls that later stages need; the last stage returns what the loss is computed from.
 
-        values: the outputs of calls that the stage before returns; fields: those of `reads`. The model gets copies of
-        the values and fields that it changes in place.
+        Args:
+            values: the outputs of calls that the stage before returns.
+            fields: those of `reads`.
+
+        The model gets copies of the values and fields that it changes in place.
         """
         device = next((t.device for t in (*values, *fields.values(), *self.parameters())), torch.device("cpu"))
         run = _StageRun(self, dict(zip(self.received, values, strict=True)), device)
@@ -132,7 +139,8 @@ class _StageEnd(BaseException):
 class _StageRun:
     """A forward in which the calls of one stage run.
 
-    values: the outputs of calls that were received, and those that were computed so far and are to be sent.
+    Attributes:
+        values: the outputs of calls that were received, and those that were computed so far and are to be sent.
     """
 
     def __init__(self, stage: CallStage, values: dict[Output, Tensor], device: torch.device) -> None:
@@ -212,8 +220,9 @@ class _StageRun:
     def _seed(self, call: int, place: int) -> None:
         """Seed torch's generators for a call, or for what the module computes after it.
 
-        call: the number of the call; -1, with _AFTER_CALL, for what is computed before the first one. place: _IN_CALL or
-        _AFTER_CALL.
+        Args:
+            call: the number of the call; -1, with _AFTER_CALL, for what is computed before the first one.
+            place: _IN_CALL or _AFTER_CALL.
         """
         if self._draws is not None:
             draws = self._draws

@@ -59,7 +59,10 @@ class Field:
 class Inside:
     """A tensor that a call made, or one that it changed in place and that is no parameter or buffer.
 
-    call: the number of the call. A tensor in the result of a call is copied, and the source of the copy is an `Output`.
+    Attributes:
+        call: the number of the call.
+
+    A tensor in the result of a call is copied, and the source of the copy is an `Output`.
     """
 
     call: int
@@ -71,7 +74,11 @@ _NOTHING: Sources = frozenset()
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape and dtype of a tensor. gradient: whether the tensor requires a gradient."""
+    """The shape and dtype of a tensor.
+
+    Attributes:
+        gradient: whether the tensor requires a gradient.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -82,10 +89,13 @@ class Shape:
 class Call:
     """A call of a unit.
 
-    unit: the path of the unit. name: the same path; for the second call of the unit `path (2)`, and so on. structure, leaves:
-    what the call returns; of a tensor its `Shape`, of anything else its value. sources: what the arguments of the call are
-    computed from. weights: the names of the parameters and buffers that the arguments are computed from, or that the unit
-    reads, wherever they are in the module.
+    Attributes:
+        unit: the path of the unit.
+        name: the same path; for the second call of the unit `path (2)`, and so on.
+        structure, leaves: what the call returns; of a tensor its `Shape`, of anything else its value.
+        sources: what the arguments of the call are computed from.
+        weights: the names of the parameters and buffers that the arguments are computed from, or that the unit reads, wherever
+            they are in the module.
     """
 
     unit: str
@@ -100,8 +110,10 @@ class Call:
 class Trace:
     """All calls of a forward, in order.
 
-    result: what the model's output, the tensors for the loss, is computed from. written: the fields that are changed in place,
-    and the outputs of calls that are changed in place afterwards. draws: whether the forward draws random numbers in training.
+    Attributes:
+        result: what the model's output, the tensors for the loss, is computed from.
+        written: the fields that are changed in place, and the outputs of calls that are changed in place afterwards.
+        draws: whether the forward draws random numbers in training.
     """
 
     calls: tuple[Call, ...]
@@ -112,7 +124,8 @@ class Trace:
     def crossing(self, cut: int) -> tuple[Output, ...]:
         """Return the outputs of the calls before a cut that later calls or the model's output need.
 
-        cut: the number of the first call after the cut.
+        Args:
+            cut: the number of the first call after the cut.
         """
         later = self.sources_of(range(cut, len(self.calls)))
         return tuple(sorted({s for sources in later for s in sources if isinstance(s, Output) and s.call < cut}))
@@ -128,8 +141,10 @@ def trace(
 ) -> Trace:
     """Return the trace of a module.
 
-    intercepted: a module whose parameters and buffers are fake tensors of the mode. fields: its keyword arguments, real or
-    fake, with the shapes of a micro-batch. select: from what the module returns, the tensors that the loss is computed from.
+    Args:
+        intercepted: a module whose parameters and buffers are fake tensors of the mode.
+        fields: its keyword arguments, real or fake, with the shapes of a micro-batch.
+        select: from what the module returns, the tensors that the loss is computed from.
 
     Raises ChimeraError E852 for a module that cannot be cut: it decides by the values of tensors, uses a tensor that an earlier
     call made or changed and did not return, calls none of its units, or has a call whose result is not understood. Raises E852
@@ -222,7 +237,8 @@ class _TracingRun:
     def check(self, sources: Sources, reader: str) -> None:
         """Raise ChimeraError E852 if a tensor that a call made or changed and did not return is among the sources.
 
-        reader: what is computed from the sources, as text for the error.
+        Args:
+            reader: what is computed from the sources, as text for the error.
         """
         inside = [source.call for source in sources if isinstance(source, Inside)]
         if inside:
@@ -237,7 +253,9 @@ class _TracingRun:
 class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what every tensor was computed from. Tensors that share memory have the same sources.
 
-    written: fields and outputs of calls that something changes in place; draws: whether random numbers were drawn.
+    Attributes:
+        written: fields and outputs of calls that something changes in place.
+        draws: whether random numbers were drawn.
     """
 
     def __init__(self, module: nn.Module) -> None:

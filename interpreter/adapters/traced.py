@@ -34,9 +34,11 @@ def traced(
 ) -> CallModel:
     """Return the model of a Pipe. Its layers are the stages of the Pipe, of which a schedule's stage may have several.
 
-    module: the one that was traced; the stages have its parameters, under its names, and the ties between them. fields: the
-    arguments of the module's forward by name, of one micro-batch, as they were given to the tracer. The other arguments are
-    those of `cut`.
+    Args:
+        module: the one that was traced; the stages have its parameters, under its names, and the ties between them.
+        fields: the arguments of the module's forward by name, of one micro-batch, as they were given to the tracer.
+
+    The other arguments are those of `cut`.
 
     Raises TypeError if `pipe` is no Pipe, and ChimeraError E852 as `cut` does, such as for fields that are not the arguments of
     the module.

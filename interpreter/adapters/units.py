@@ -15,9 +15,10 @@ _LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 def layers_of(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
     """Return the paths of the layers of a module.
 
-    names: paths of lists of layers, such as encoder.layer, or of single modules; a * matches one part of a path. The
-    layers of an nn.ModuleList, nn.ModuleDict or nn.Sequential are its elements. By default the lists are the outermost
-    nn.ModuleLists with parameters or, where there is none, the outermost nn.Sequentials with parameters.
+    Args:
+        names: paths of lists of layers, such as encoder.layer, or of single modules; a * matches one part of a path. The layers
+            of an nn.ModuleList, nn.ModuleDict or nn.Sequential are its elements. By default the lists are the outermost
+            nn.ModuleLists with parameters or, where there is none, the outermost nn.Sequentials with parameters.
 
     Raises ChimeraError E851 for a name that the module does not have, for a list without layers, for a layer that is inside
     another one, and, without names, for a module that has no list.
@@ -65,7 +66,11 @@ def units_of(module: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
 
 
 def _found_layers(module: nn.Module, modules: dict[str, nn.Module]) -> list[str]:
-    """Return the paths of the elements of a module's outermost lists. modules: its submodules by path."""
+    """Return the paths of the elements of a module's outermost lists.
+
+    Args:
+        modules: its submodules by path.
+    """
     kinds: tuple[type[nn.Module], ...]
     for kinds in ((nn.ModuleList,), (nn.Sequential,)):
         lists = [path for path, m in modules.items() if isinstance(m, kinds) and any(True for _ in m.parameters())]

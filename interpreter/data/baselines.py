@@ -24,10 +24,14 @@ def unigram_entropy(text: Text) -> float:
 def bigram_loss(train: Text, samples: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> float | None:
     """Return the mean loss, in nats per token, of a bigram model that has counted the first MAX_COUNTED tokens of `train`.
 
-    samples: the tokens of each sample, and for each of these tokens the next one. The probability of token b after token a is
-    (n(a, b) + p(b)) / (n(a, *) + 1), where p(b) = (n(b) + 1) / (n + V) is that of the unigram model. Among the counted tokens,
-    n(a, b) is the number of pairs of neighbours a b, n(a, *) that of pairs that begin with a, and n(b) that of tokens b. n is
-    the number of all counted tokens, and V is the size of the vocabulary. Returns None if V is larger than MAX_VOCABULARY.
+    Args:
+        samples: the tokens of each sample, and for each of these tokens the next one.
+
+    The probability of token b after token a is (n(a, b) + p(b)) / (n(a, *) + 1), where p(b) = (n(b) + 1) / (n + V) is that of
+    the unigram model. Among the counted tokens, n(a, b) is the number of pairs of neighbours a b, n(a, *) that of pairs that
+    begin with a, and n(b) that of tokens b. n is the number of all counted tokens, and V is the size of the vocabulary.
+
+    Returns None if V is larger than MAX_VOCABULARY.
     """
     size = train.encoding.vocabulary
     if size > MAX_VOCABULARY:

@@ -85,8 +85,10 @@ _BUILT: dict[tuple[str, str], Any] = {
 def cifar10(data_dir: Path, prepared_dir: Path, limit_s: float) -> ImageSet:
     """Return CIFAR-10 from `data_dir`. Its pixels are mapped into memory, from a file in `prepared_dir`.
 
-    limit_s: as in `prepared`. Raises ChimeraError E802 if the files are not there, cannot be read or are damaged, and E860 as
-    `prepared` does.
+    Args:
+        limit_s: as in `prepared`.
+
+    Raises ChimeraError E802 if the files are not there, cannot be read or are damaged, and E860 as `prepared` does.
     """
     source = next((path for path in (data_dir / FOLDER, data_dir / ARCHIVE) if os.path.exists(path)), None)
     if source is None:

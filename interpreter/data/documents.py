@@ -20,7 +20,11 @@ LINE_END = 10  # the byte after each document, without a tokenizer
 
 
 class Piece(NamedTuple):
-    """A part of a document. ends: whether it is the last part."""
+    """A part of a document.
+
+    Attributes:
+        ends: whether it is the last part.
+    """
 
     text: str
     ends: bool
@@ -30,9 +34,11 @@ class Piece(NamedTuple):
 class Documents:
     """The documents of a source.
 
-    train, held_out: return the documents of this part piece by piece; held_out is None if the source itself holds none out.
-    name: of the source, as in the message "the data NAME holds no text"; key: a text that changes when the files do; note: what
-    was read and skipped, as text for the user.
+    Attributes:
+        train, held_out: return the documents of this part piece by piece; held_out is None if the source itself holds none out.
+        name: of the source, as in the message "the data NAME holds no text".
+        key: a text that changes when the files do.
+        note: what was read and skipped, as text for the user.
     """
 
     name: str
@@ -49,7 +55,10 @@ def key_of_files(root: Path, files: Iterable[Path]) -> str:
 
 
 def text_documents(path: Path | None) -> Documents:
-    """Return the documents of a file or a folder, in which each file is one. path: None for files of Python's library.
+    """Return the documents of a file or a folder, in which each file is one.
+
+    Args:
+        path: None for files of Python's library.
 
     Raises ChimeraError E802 as `load_text` does.
     """
@@ -78,8 +87,11 @@ def pieces_of_files(files: Iterable[Path]) -> Iterator[Piece]:
 def tokenized(documents: Documents, tokenizer: Tokenizer | None, folder: Path, limit_s: float) -> Text:
     """Return the tokens of these documents, mapped into memory from a prepared file in `folder`, which is written if missing.
 
-    tokenizer: None for bytes. limit_s: as in `prepared`. Raises ChimeraError E860 as `prepared` does, and E802 if there is no
-    text or it cannot be read.
+    Args:
+        tokenizer: None for bytes.
+        limit_s: as in `prepared`.
+
+    Raises ChimeraError E860 as `prepared` does, and E802 if there is no text or it cannot be read.
     """
     encoding, end = (BYTES, LINE_END) if tokenizer is None else (tokenizer.encoding, tokenizer.end)
     encode = _bytes if tokenizer is None else tokenizer.encode
@@ -105,7 +117,11 @@ def tokenized(documents: Documents, tokenizer: Tokenizer | None, folder: Path, l
 
 
 def _append(writer: Writer, pieces: Iterator[Piece], encode: Callable[[list[str]], list[Array]], end: int | None) -> int:
-    """Append the tokens of these pieces. Return how many documents there are. end: the token after each document, or None."""
+    """Append the tokens of these pieces. Return how many documents there are.
+
+    Args:
+        end: the token after each document, or None.
+    """
     documents = 0
     for group in _grouped(pieces):
         parts: list[Array] = []

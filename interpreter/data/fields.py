@@ -46,8 +46,12 @@ class Named(Samples):
 class Continued(Named):
     """For an encoder and a decoder: the encoder reads the first half of a sample, and the decoder predicts the second half.
 
-    The decoder reads the field `decoder`: for each target the token before it. half: the number of tokens of a half. If a
-    sample has an odd number of tokens, the last one is left out. Every token of the source must have a target that counts.
+    The decoder reads the field `decoder`: for each target the token before it.
+
+    Attributes:
+        half: the number of tokens of a half. If a sample has an odd number of tokens, the last one is left out.
+
+    Every token of the source must have a target that counts.
     """
 
     half: int

@@ -31,9 +31,14 @@ Rows = Callable[[], Iterator[str]]  # a function that reads the texts of a file 
 def folder_documents(folder: Path, column: str) -> Documents:
     """Return the documents of a data set in a local folder. Each row that has a text is one.
 
-    column: the one that has the texts. Splits of HELD_OUT are held out, if there are any. Raises ChimeraError E802 for a folder
-    or a column that is not there or cannot be read, for a folder without a split to train on, and if a library is missing.
-    Damaged rows, and JSON lines without the column, are found only when the documents are read: E802 is raised then.
+    Args:
+        column: the one that has the texts.
+
+    Splits of HELD_OUT are held out, if there are any.
+
+    Raises ChimeraError E802 for a folder or a column that is not there or cannot be read, for a folder without a split to train
+    on, and if a library is missing. Damaged rows, and JSON lines without the column, are found only when the documents are
+    read: E802 is raised then.
     """
     if not os.path.isdir(folder):
         what = f"the data set hf:{folder} cannot be read: there is no folder {short_path(folder)}"
@@ -92,7 +97,13 @@ def _saved(folder: Path, column: str) -> dict[str, list[Rows]]:
 
 
 def _rows(folder: Path, where: str, read: Rows) -> Iterator[str]:
-    """Yield rows. where: the split or the file that they are in. Raises ChimeraError E802 where they cannot be read."""
+    """Yield rows.
+
+    Args:
+        where: the split or the file that they are in.
+
+    Raises ChimeraError E802 where they cannot be read.
+    """
     try:
         yield from read()
     except ChimeraError:
@@ -195,7 +206,11 @@ def _arrow_rows(folder: Path, file: Path, column: str) -> Iterator[str]:
 
 
 def _check_column(folder: Path, where: str, column: str, columns: Mapping[str, bool]) -> None:
-    """Raise ChimeraError E802 unless there is such a column, and it has texts. columns: by name, whether a column has texts."""
+    """Raise ChimeraError E802 unless there is such a column, and it has texts.
+
+    Args:
+        columns: by name, whether a column has texts.
+    """
     texts = [name for name, has_texts in columns.items() if has_texts]
     if column not in columns:
         near = did_you_mean(column, texts) if texts else ""

@@ -25,9 +25,14 @@ Pixels = npt.NDArray[np.uint8]
 class ImageSet:
     """A data set.
 
-    pixels: (n, channels, side, side); classes: (n,); train, held_out: the indices of the images of each part. mean, deviation:
-    of the pixels to train on, by channel. shift: by how many pixels augmentation moves an image at most; flips: whether it
-    also mirrors images. identity: a text that is equal for equal data.
+    Attributes:
+        pixels: (n, channels, side, side).
+        classes: (n,).
+        train, held_out: the indices of the images of each part.
+        mean, deviation: of the pixels to train on, by channel.
+        shift: by how many pixels augmentation moves an image at most.
+        flips: whether it also mirrors images.
+        identity: a text that is equal for equal data.
     """
 
     name: str
@@ -46,7 +51,9 @@ class ImageSet:
 class Images(Samples):
     """One part of a data set, in an order that the seed gives.
 
-    part: the indices of its images; augments: whether they are changed at random.
+    Attributes:
+        part: the indices of its images.
+        augments: whether they are changed at random.
     """
 
     data: ImageSet
@@ -89,7 +96,10 @@ def augmented(image: Pixels, data: ImageSet, draws: np.random.Generator) -> Pixe
 
 
 def image_data(data: ImageSet, seed: int, augments: bool) -> Data:
-    """Return the samples of a data set. augments: whether images to train on are changed at random, anew in each epoch.
+    """Return the samples of a data set.
+
+    Args:
+        augments: whether images to train on are changed at random, anew in each epoch.
 
     The images that are held out are never changed.
     """

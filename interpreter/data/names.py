@@ -11,7 +11,10 @@ SIZES = {"digits": (8, 1), "cifar10": (32, 3)}  # data sets of images: side and 
 def below(path: Path, root: Path | None) -> Path:
     """Return an absolute path as it is, and a relative one as an absolute path below `root`.
 
-    root: None leaves a relative path as it is. A `~` at the beginning of `path` or of `root` becomes the home folder.
+    Args:
+        root: None leaves a relative path as it is.
+
+    A `~` at the beginning of `path` or of `root` becomes the home folder.
     """
     path = _expanded(path)
     return path if root is None else _expanded(root).absolute() / path

@@ -42,9 +42,12 @@ Array = npt.NDArray[np.int64]
 class Pair(NamedTuple):
     """One sample of L tokens.
 
-    tokens: (L,), in which most targets are replaced; types: (L,), 1 in the second sentence and its [SEP], otherwise 0;
-    is_token: (L,), False for padding; targets: (L,), the words to predict, IGNORED elsewhere; is_random: 1 if the second
-    sentence is from a random place, 0 if it follows the first.
+    Attributes:
+        tokens: (L,), in which most targets are replaced.
+        types: (L,), 1 in the second sentence and its [SEP], otherwise 0.
+        is_token: (L,), False for padding.
+        targets: (L,), the words to predict, IGNORED elsewhere.
+        is_random: 1 if the second sentence is from a random place, 0 if it follows the first.
     """
 
     tokens: Array

@@ -35,7 +35,13 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared file. about: what its header says about the data; digest: of the numbers; array: these, mapped into memory."""
+    """A prepared file.
+
+    Attributes:
+        about: what its header says about the data.
+        digest: of the numbers.
+        array: these, mapped into memory.
+    """
 
     path: Path
     about: Mapping[str, Any]
@@ -46,8 +52,10 @@ class Prepared:
 class Writer:
     """A prepared file that is being written. Numbers are appended; they are not kept in memory.
 
-    lock: the lock file, None if this file system has no locks; kind: the type of the numbers, one of TYPES; count: how many
-    were appended.
+    Attributes:
+        lock: the lock file, None if this file system has no locks.
+        kind: the type of the numbers, one of TYPES.
+        count: how many were appended.
     """
 
     def __init__(self, file: IO[bytes], lock: IO[str] | None, kind: str) -> None:
@@ -65,7 +73,11 @@ class Writer:
             os.utime(self._lock.fileno())
 
     def finish(self, about: Mapping[str, Any]) -> None:
-        """Write the header. about: as in `Prepared`."""
+        """Write the header.
+
+        Args:
+            about: as in `Prepared`.
+        """
         known = {"format": FORMAT, "version": VERSION, "type": self.kind, "count": self.count, "digest": self._hash.hexdigest()}
         header = json.dumps({**known, "about": about}).encode()
         assert len(header) < HEADER_BYTES, "the description of a prepared file is short"
@@ -83,8 +95,10 @@ def key_of(*parts: object) -> str:
 def prepared(path: Path, kind: str, write: Callable[[Writer], Mapping[str, Any]], limit_s: float) -> Prepared:
     """Return the prepared file of this path, which is written first if it does not exist.
 
-    kind: the type of the numbers if the file is written, one of TYPES. write: appends the numbers and returns what the header
-    says about them. limit_s: how long to wait for another process that prepares the file and makes no progress.
+    Args:
+        kind: the type of the numbers if the file is written, one of TYPES.
+        write: appends the numbers and returns what the header says about them.
+        limit_s: how long to wait for another process that prepares the file and makes no progress.
 
     Raises ChimeraError E860 for an OSError, also one of `write`, if the file is damaged, or if the wait is too long. Raises
     whatever else `write` raises.

@@ -15,10 +15,15 @@ Baseline = tuple[str, float, str]  # name, loss in nats, remark
 class Data:
     """The samples of a run for training and evaluation, and their descriptions.
 
-    held_out_count: how many samples `held_out` has before it repeats. identity: a text that is equal for equal data; ranks
-    compare it. summary, sample: descriptions of all the data and of one sample; tokens: how many a sample has, 1 for an image;
-    target: what the loss is a mean over, such as `byte`; encoding: of a text, None for images. baselines: a function that
-    returns the losses of simple predictions of the held-out part; it gets the number of the samples that are evaluated.
+    Attributes:
+        held_out_count: how many samples `held_out` has before it repeats.
+        identity: a text that is equal for equal data; ranks compare it.
+        summary, sample: descriptions of all the data and of one sample.
+        tokens: how many a sample has, 1 for an image.
+        target: what the loss is a mean over, such as `byte`.
+        encoding: of a text, None for images.
+        baselines: a function that returns the losses of simple predictions of the held-out part; it gets the number of the
+            samples that are evaluated.
     """
 
     train: Samples
@@ -48,6 +53,10 @@ class TextSamples(Samples):
 
 
 def summary_of(text: Text, held_out: Text, what: str) -> str:
-    """Return the description of a text, with its note. what: the part to train on, in words."""
+    """Return the description of a text, with its note.
+
+    Args:
+        what: the part to train on, in words.
+    """
     note = f" ({text.note})" if text.note else ""
     return f"text: {what}, {len(held_out):,} held out{note}"

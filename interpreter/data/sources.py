@@ -22,9 +22,13 @@ PREPARED = "prepared"  # folder of prepared files, in the working folder
 class Source:
     """Where data comes from.
 
-    name: as in names.py; `text` is Python's standard library, and a path is a text file or a folder of them. data_dir: the
-    folder of the CIFAR-10 files; prepared_dir: where prepared files are written; tokenizer: its path, None for bytes;
-    column: of a data set `hf:FOLDER`, the one that has the texts; limit_s: as in `prepared` (prepared.py).
+    Attributes:
+        name: as in names.py; `text` is Python's standard library, and a path is a text file or a folder of them.
+        data_dir: the folder of the CIFAR-10 files.
+        prepared_dir: where prepared files are written.
+        tokenizer: its path, None for bytes.
+        column: of a data set `hf:FOLDER`, the one that has the texts.
+        limit_s: as in `prepared` (prepared.py).
     """
 
     name: str

@@ -51,8 +51,12 @@ SPECIAL_NAMES = "[PAD]", "[CLS]", "[SEP]", "[MASK]"  # the names of SpecialToken
 class Encoding:
     """What the numbers of a text are.
 
-    vocabulary: the numbers of a text are below it; unit: what one of them is, such as `byte`; name: equal for equal encodings;
-    special: its special tokens, None if it does not have all of them; words: the numbers that are no special tokens.
+    Attributes:
+        vocabulary: the numbers of a text are below it.
+        unit: what one of them is, such as `byte`.
+        name: equal for equal encodings.
+        special: its special tokens, None if it does not have all of them.
+        words: the numbers that are no special tokens.
     """
 
     vocabulary: int
@@ -81,8 +85,11 @@ def special_tokens_of(encoding: Encoding) -> SpecialTokens:
 class Text:
     """A sequence of tokens in several parts, each an array of its own.
 
-    note: what was read and skipped, for the user. encoding: what the tokens are. border: how many tokens are to train on; the
-    others are held out. None: the data does not say. digest: of the contents, if it is known.
+    Args:
+        note: what was read and skipped, for the user.
+        encoding: what the tokens are.
+        border: how many tokens are to train on; the others are held out. None: the data does not say.
+        digest: of the contents, if it is known.
     """
 
     def __init__(
@@ -139,7 +146,10 @@ class Text:
 
 
 def load_text(path: Path | None) -> Text:
-    """Return the bytes of a file, or of all text files of a folder. path: None for DEFAULT_BYTES of Python's standard library.
+    """Return the bytes of a file, or of all text files of a folder.
+
+    Args:
+        path: None for DEFAULT_BYTES of Python's standard library.
 
     The files of a folder are in the order of their paths. Raises ChimeraError E802 if there is nothing to read, and for a
     file or a folder that cannot be read.
@@ -174,7 +184,11 @@ def text_files(path: Path | None) -> tuple[list[Path], str]:
 
 @contextmanager
 def reading(path: Path | None) -> Iterator[None]:
-    """Turn errors of the file system into ChimeraError E802. path: of the data, for the message; None: of Python's library."""
+    """Turn errors of the file system into ChimeraError E802.
+
+    Args:
+        path: of the data, for the message; None: of Python's library.
+    """
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

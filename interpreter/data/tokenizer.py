@@ -29,7 +29,12 @@ FILE = "tokenizer.json"
 
 
 class Tokenizer:
-    """A tokenizer that was read from a file. encoding: of its tokens; end: the token after each document, None without one."""
+    """A tokenizer that was read from a file.
+
+    Attributes:
+        encoding: of its tokens.
+        end: the token after each document, None without one.
+    """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, digest: str) -> None:
         self._tokenizer = tokenizer
@@ -80,9 +85,12 @@ def train_tokenizer(
 ) -> str:
     """Return the tokenizer.json of a new tokenizer, trained on texts.
 
-    kind: bpe, on bytes as for GPT-2, or wordpiece, as for BERT. vocabulary: the largest number of tokens. But with wordpiece
-    every character of the texts has a token, even if there are then more than that. special: special tokens besides those of
-    SPECIAL. lowercase: with wordpiece, whether letters become lower-case and lose their accents.
+    Args:
+        kind: bpe, on bytes as for GPT-2, or wordpiece, as for BERT.
+        vocabulary: the largest number of tokens. But with wordpiece every character of the texts has a token, even if there are
+            then more than that.
+        special: special tokens besides those of SPECIAL.
+        lowercase: with wordpiece, whether letters become lower-case and lose their accents.
 
     Raises ChimeraError E861 for a vocabulary that is too small, and if the library is not installed.
     """

@@ -156,7 +156,11 @@ class PlannedExperiment:
 
 
 def _failed(error: OSError, path: object) -> int:
-    """Print an error of the system, and return the exit status. path: shown if the error itself names no file."""
+    """Print an error of the system, and return the exit status.
+
+    Args:
+        path: shown if the error itself names no file.
+    """
     write_stderr(f"error: {error.filename or path}: {error.strerror}\n")
     return 1
 

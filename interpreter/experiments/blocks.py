@@ -33,7 +33,11 @@ class Block(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading. level: 1 for the title."""
+    """A heading.
+
+    Attributes:
+        level: 1 for the title.
+    """
 
     text: str
     level: int = 2
@@ -79,9 +83,12 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. rows: the head first. labels: how many columns at the left have texts; the others have numbers.
+    """A table.
 
-    is_facts: whether it is a table of names and texts, without numbers. In HTML such a table has no head.
+    Attributes:
+        rows: the head first.
+        labels: how many columns at the left have texts; the others have numbers.
+        is_facts: whether it is a table of names and texts, without numbers. In HTML such a table has no head.
     """
 
     rows: Sequence[Sequence[str]]
@@ -110,7 +117,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A plot. name: of its file, to which the Markdown form refers."""
+    """A plot.
+
+    Attributes:
+        name: of its file, to which the Markdown form refers.
+    """
 
     name: str
     plot: Plot

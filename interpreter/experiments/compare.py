@@ -19,9 +19,12 @@ ITERATION_TIME = ("iteration_s", "samples_per_s")  # the figures whose quartiles
 class Point:
     """A figure of the runs that differ in repetition or seed alone.
 
-    value: the median over these runs. low, high: the least and the greatest; of a single run the quartiles over its iterations,
-    where they are known. predicted: by the simulator, None without a prediction; ratio: to the baseline, None without one or
-    if it is 0. count: of runs.
+    Attributes:
+        value: the median over these runs.
+        low, high: the least and the greatest; of a single run the quartiles over its iterations, where they are known.
+        predicted: by the simulator, None without a prediction.
+        ratio: to the baseline, None without one or if it is 0.
+        count: of runs.
     """
 
     value: float

@@ -50,9 +50,11 @@ Waiting = Callable[[], None]  # called again and again during a wait
 def locked(path: Path, waiting: Waiting | None = None) -> Iterator[int | None]:
     """Lock a file, and yield its descriptor; None if another process has locked it and `waiting` is None.
 
-    waiting: called again and again until the lock is free. If it is None, the lock is tried ATTEMPTS times, because `is_locked`
-    in another process holds it briefly. The lock ends when no process has the descriptor open any more: so also if all of them
-    are killed.
+    Args:
+        waiting: called again and again until the lock is free. If it is None, the lock is tried ATTEMPTS times, because
+            `is_locked` in another process holds it briefly.
+
+    The lock ends when no process has the descriptor open any more: so also if all of them are killed.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
@@ -108,10 +110,13 @@ def execute(
 ) -> dict[str, Any]:
     """Execute a command as the run of a folder, write its result.json, and return the content of this file.
 
-    discard: iterations at the start that are left out of the utilization of the GPUs. minutes: the longest time of the run.
-    After this time it is ended, and counts as failed. locks: descriptors that the run keeps open, so that their files stay
-    locked until it has ended too. waiting: called while it runs. If this process is interrupted, it ends the run, and writes no
-    result.json.
+    Args:
+        discard: iterations at the start that are left out of the utilization of the GPUs.
+        minutes: the longest time of the run. After this time it is ended, and counts as failed.
+        locks: descriptors that the run keeps open, so that their files stay locked until it has ended too.
+        waiting: called while it runs.
+
+    If this process is interrupted, it ends the run, and writes no result.json.
 
     Raises OSError if the command cannot be started or a file cannot be written, ChimeraError E003 if result.json cannot.
     """

@@ -12,10 +12,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure that a report can show. title: with the unit of the scaled value.
+    """A figure that a report can show.
 
-    scale: what a value is multiplied by; digits: after the decimal point. predicted: the column of the table with the
-    simulator's prediction; empty if there is none.
+    Attributes:
+        title: with the unit of the scaled value.
+        scale: what a value is multiplied by.
+        digits: after the decimal point.
+        predicted: the column of the table with the simulator's prediction; empty if there is none.
     """
 
     title: str
@@ -50,8 +53,10 @@ MEANS = ("recompute_s", "value_wait_s", "send_wait_s", "all_reduce_wait_s")  # m
 class Expected:
     """What is known about a run before it runs.
 
-    samples: how many an iteration has; bubble: the predicted bubble ratio; iteration_s: the predicted time of an iteration,
-    None without --timed.
+    Attributes:
+        samples: how many an iteration has.
+        bubble: the predicted bubble ratio.
+        iteration_s: the predicted time of an iteration, None without --timed.
     """
 
     samples: int
@@ -62,9 +67,13 @@ class Expected:
 def figures_of(log: Path, discard: int, expected: Expected) -> dict[str, Any]:
     """Return the figures of a run from its log, by column of the table.
 
-    discard: iterations at the start that are not counted; the last iteration is always counted. Figures that are not known are
-    left out. Raises OSError if the log cannot be read, ValueError if it has no iteration or is not UTF-8, KeyError if its lines
-    lack the time, the bubbles or the peak memory.
+    Args:
+        discard: iterations at the start that are not counted; the last iteration is always counted.
+
+    Figures that are not known are left out.
+
+    Raises OSError if the log cannot be read, ValueError if it has no iteration or is not UTF-8, KeyError if its lines lack the
+    time, the bubbles or the peak memory.
     """
     lines = _iterations(log)
     if not lines:

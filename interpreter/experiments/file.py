@@ -58,9 +58,13 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 class Comparison(BaseModel):
     """How the report compares the runs.
 
-    x: what the x axis shows; groups: in what the lines or bars of a plot differ; panels: in what the plots of a figure differ.
-    These are names of settings, of parameters of the schedule, of labels, or D, N, W, ranks, stages and shape. baseline:
-    values of such names; ratios are to the runs that have them. figures: what is plotted (figures.py).
+    Attributes:
+        x: what the x axis shows.
+        groups: in what the lines or bars of a plot differ.
+        panels: in what the plots of a figure differ. These are names of settings, of parameters of the schedule, of labels, or
+            D, N, W, ranks, stages and shape.
+        baseline: values of such names; ratios are to the runs that have them.
+        figures: what is plotted (figures.py).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -72,7 +76,12 @@ class Comparison(BaseModel):
 
 
 class Variant(BaseModel):
-    """A schedule made from another one by replacing text. of: the name or path of the other; replace: old text -> new text."""
+    """A schedule made from another one by replacing text.
+
+    Attributes:
+        of: the name or path of the other.
+        replace: old text -> new text.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     of: str
@@ -99,10 +108,16 @@ class Content(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment. runs: what each of its runs sets, without repetitions; path: of its file; about: a text for the report.
+    """An experiment.
 
-    schedules: texts of the schedules that the file defines, by name. repetitions: how often each run is made. discard:
-    iterations at the start of a run that are not counted. minutes: the longest time of one run.
+    Attributes:
+        runs: what each of its runs sets, without repetitions.
+        path: of its file.
+        about: a text for the report.
+        schedules: texts of the schedules that the file defines, by name.
+        repetitions: how often each run is made.
+        discard: iterations at the start of a run that are not counted.
+        minutes: the longest time of one run.
     """
 
     name: str

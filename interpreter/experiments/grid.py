@@ -26,9 +26,14 @@ def combinations(
 
     This is the first entry that excludes no run; None if each entry excludes some.
 
-    settings: of all runs. grid: its lists are axes. cases: an axis whose values are whole sets of settings. Of these
-    three, a later one overrides the earlier ones. include: further runs, with `settings`, but not combined with grid or cases.
-    exclude: a run that has all values of one of these entries is left out.
+    Args:
+        settings: of all runs.
+        grid: its lists are axes.
+        cases: an axis whose values are whole sets of settings.
+        include: further runs, with `settings`, but not combined with grid or cases.
+        exclude: a run that has all values of one of these entries is left out.
+
+    Of these three, a later one overrides the earlier ones.
     """
     # With `include`, but neither grid nor cases, there are no other runs. Without all three there is one run: `settings` alone.
     found = [merged(settings, *parts) for parts in _product(grid, cases)] if grid or cases or not include else []

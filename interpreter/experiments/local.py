@@ -54,7 +54,10 @@ class Progress:
         """Return in words how long the rest will take, estimated from the runs that have ended.
 
         The text is empty if no run has ended, or if no time is left. A run takes as long as the mean of those with as many
-        ranks; if there are none, a time proportional to its ranks. elapsed_s: how long the first of the rest has been running.
+        ranks; if there are none, a time proportional to its ranks.
+
+        Args:
+            elapsed_s: how long the first of the rest has been running.
         """
         if not self._ranks_and_seconds:
             return ""
@@ -72,8 +75,11 @@ class Progress:
     def draw(self, run: Run, state: str, since: float, rest: Sequence[Run], runs: bool = True) -> None:
         """Draw the line about the present run on a terminal, at most once in DRAW_S seconds.
 
-        state: what it does, in words; since: when that began (time.monotonic); rest: the other runs that are left; runs:
-        whether it is executed, and not waiting for another one.
+        Args:
+            state: what it does, in words.
+            since: when that began (time.monotonic).
+            rest: the other runs that are left.
+            runs: whether it is executed, and not waiting for another one.
         """
         now = time.monotonic()
         if not self.is_terminal or now - self._drawn_s < DRAW_S:
@@ -87,7 +93,9 @@ class Progress:
     def ended(self, run: Run, record: dict[str, Any], rest: Sequence[Run]) -> None:
         """Print the line about a run that has ended, and after a failed one the end of its output.
 
-        record: the result of the run; rest: the other runs that are left.
+        Args:
+            record: the result of the run.
+            rest: the other runs that are left.
         """
         self._ranks_and_seconds.append((run.ranks, float(record["seconds"])))
         how = "done in" if record["state"] == "done" else f"FAILED: {record['reason']}, after"
@@ -107,7 +115,11 @@ class Progress:
         return f"{self.runs.index(run) + 1}/{len(self.runs)}"
 
     def _write(self, text: str, end: str) -> None:
-        """Write over the line about the present run. end: a line break, or nothing for a text that is to be erased later."""
+        """Write over the line about the present run.
+
+        Args:
+            end: a line break, or nothing for a text that is to be erased later.
+        """
         erased = f"\r{' ' * self._width}\r" if self._width else ""
         write_stderr(f"{erased}{text}{end}")
         self._width = 0 if end else len(text)
@@ -130,9 +142,12 @@ def duration(seconds: float) -> str:
 def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: bool) -> None:
     """Execute the runs that are pending.
 
-    discard, minutes: as in execute.py. Runs that failed before are executed again only if `retry_failed`. Another runner may
-    work on the same runs: a run is executed by one of them at a time. The runners of one user on this host execute one run at a
-    time, so that runs do not slow each other down.
+    Args:
+        discard, minutes: as in execute.py.
+
+    Runs that failed before are executed again only if `retry_failed`. Another runner may work on the same runs: a run is
+    executed by one of them at a time. The runners of one user on this host execute one run at a time, so that runs do not slow
+    each other down.
     """
     states = states_to_run(retry_failed)
     left = [run for run in runs if state_of(run) in (*states, "running")]
@@ -151,8 +166,12 @@ def _execute_if_free(
 ) -> bool:
     """Execute a run if its state is one of `states`, and return True; return False if another process executes it.
 
-    Return True also if another runner has executed it in the meantime. left: the runs that are not known to have ended. The
-    other arguments are as in `run_all`.
+    Return True also if another runner has executed it in the meantime.
+
+    Args:
+        left: the runs that are not known to have ended.
+
+    The other arguments are as in `run_all`.
     """
     run.prepare()
     with ExitStack() as stack:

@@ -38,7 +38,12 @@ MAX_LETTERS = 45  # of all labels on an x axis of bars together; with more lette
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot. svg: its text; description: what it shows, for readers who do not see it."""
+    """A plot.
+
+    Attributes:
+        svg: its text.
+        description: what it shows, for readers who do not see it.
+    """
 
     svg: str
     description: str

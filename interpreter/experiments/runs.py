@@ -31,11 +31,16 @@ DIGITS = 10  # of the digest in the name of a run's folder
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run. repetition: from 1; folder: where its files are; labels: the names and values by which runs are compared.
+    """One run.
 
-    own: what the title shows besides the schedule, its parameters and the width: the settings that this run gives and in which
-    the runs differ, and the labels that the file gives to this run. ranks: how many processes it needs; expected: what is known
-    before it runs.
+    Attributes:
+        repetition: from 1.
+        folder: where its files are.
+        labels: the names and values by which runs are compared.
+        own: what the title shows besides the schedule, its parameters and the width: the settings that this run gives and in
+            which the runs differ, and the labels that the file gives to this run.
+        ranks: how many processes it needs.
+        expected: what is known before it runs.
     """
 
     settings: RunSettings
@@ -82,7 +87,9 @@ class Run:
 class Impossible:
     """A run whose schedule refuses its parameters.
 
-    title: its settings and labels, as of `_words`; reason: the first requirement of the schedule that does not hold.
+    Attributes:
+        title: its settings and labels, as of `_words`.
+        reason: the first requirement of the schedule that does not hold.
     """
 
     title: str
@@ -92,8 +99,10 @@ class Impossible:
 def plan_runs(experiment: Experiment, folder: Path) -> tuple[list[Run], list[Impossible]]:
     """Return the runs of an experiment in the order in which they run, and those that are not possible.
 
-    folder: of the experiment's results, to which the schedules of the file are written. All runs are executed once before any
-    is repeated, so that a change of the host's load affects all of them alike.
+    Args:
+        folder: of the experiment's results, to which the schedules of the file are written.
+
+    All runs are executed once before any is repeated, so that a change of the host's load affects all of them alike.
 
     Raises ValueError for settings that exclude or need each other, and for a label with the name of another value of its run;
     ChimeraError for what else a run would refuse; OSError or ChimeraError E003 if a schedule cannot be written.
@@ -137,7 +146,12 @@ def _write_schedule(path: Path, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A run before its repetitions are numbered. schedule_name: from the header of its program; digest: as in `_digest`."""
+    """A run before its repetitions are numbered.
+
+    Attributes:
+        schedule_name: from the header of its program.
+        digest: as in `_digest`.
+    """
 
     settings: RunSettings
     labels: Mapping[str, Any]
@@ -158,7 +172,10 @@ class Planned:
 
 
 def _planned(values: RunValues, varied: Collection[str]) -> Planned:
-    """Return a run before its repetitions are numbered. varied: the settings that tell runs apart, of `_varied`.
+    """Return a run before its repetitions are numbered.
+
+    Args:
+        varied: the settings that tell runs apart, of `_varied`.
 
     Raises ValueError and ChimeraError as `plan_runs` does.
     """

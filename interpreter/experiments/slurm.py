@@ -61,7 +61,10 @@ exec "$python" -m chimerac.interpreter.experiments.execute {run_folder} {discard
 class Cluster:
     """What the file of a cluster says.
 
-    ranks_per_node: the most ranks of a node; options: of sbatch; work_dir: the folder of results, "" if not given.
+    Attributes:
+        ranks_per_node: the most ranks of a node.
+        options: of sbatch.
+        work_dir: the folder of results, "" if not given.
     """
 
     path: Path

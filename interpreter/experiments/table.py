@@ -22,9 +22,11 @@ from chimerac.interpreter.experiments.runs import Run
 class Results:
     """The results of an experiment so far.
 
-    rows: the rows of the table, one for each run that is done and whose log can be read; records: the contents of result.json
-    of the same runs, in the same order. failed: runs that failed or whose log cannot be read, and why; missing: runs that have
-    not ended.
+    Attributes:
+        rows: the rows of the table, one for each run that is done and whose log can be read.
+        records: the contents of result.json of the same runs, in the same order.
+        failed: runs that failed or whose log cannot be read, and why.
+        missing: runs that have not ended.
     """
 
     rows: list[Row]
@@ -34,7 +36,10 @@ class Results:
 
 
 def results(runs: Sequence[Run], discard: int) -> Results:
-    """Return the results of the runs. discard: iterations at the start of each run that are not counted.
+    """Return the results of the runs.
+
+    Args:
+        discard: iterations at the start of each run that are not counted.
 
     Raises ValueError or OSError as `result_of` (execute.py).
     """

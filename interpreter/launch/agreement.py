@@ -40,8 +40,9 @@ def compare(
 ) -> None:
     """Compare the settings, and what is derived from them, between all ranks; called by all ranks together.
 
-    program, data: what the settings result in, for the program and for the data. defaults: by name, the values that replace
-    None. So leaving out an option equals giving it its default.
+    Args:
+        program, data: what the settings result in, for the program and for the data.
+        defaults: by name, the values that replace None. So leaving out an option equals giving it its default.
 
     Raises ChimeraError on all ranks if two ranks differ: in `program`, with the code there; otherwise in the settings, with
     E809; otherwise in `data`, with the code there.
@@ -67,8 +68,10 @@ def compare(
 def _compare_derived(own: Sequence[Derived], by_rank: Sequence[Mapping[str, str]], notes: tuple[str, ...]) -> None:
     """Raise ChimeraError for the first derived text that differs between two ranks.
 
-    own: the derived texts of this rank, with their codes; by_rank: for each rank its derived texts by name. notes: the settings
-    that differ, which may be the reason.
+    Args:
+        own: the derived texts of this rank, with their codes.
+        by_rank: for each rank its derived texts by name.
+        notes: the settings that differ, which may be the reason.
     """
     for code, name, _ in own:
         values = [derived.get(name, "none") for derived in by_rank]

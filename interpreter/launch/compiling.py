@@ -26,8 +26,10 @@ def compiled_plan(
 ) -> Plan:
     """Return the plan for a schedule, or for a compiled program, which is verified again.
 
-    is_compiled: whether the settings name a compiled program. tied: sets of tied parameters besides those of the schedule; not
-    used for a compiled program. model: the description of a user's own model; None for a preset, or if it is not known yet.
+    Args:
+        is_compiled: whether the settings name a compiled program.
+        tied: sets of tied parameters besides those of the schedule; not used for a compiled program.
+        model: the description of a user's own model; None for a preset, or if it is not known yet.
 
     Raises ChimeraError for what is wrong, such as E814 for a program that does not train, E816 for one that hangs on the
     machine of its ranks.
@@ -42,9 +44,13 @@ def compiled_plan(
 
 
 def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Plan:
-    """Return the plan for a verified program. machine: the machine on which it runs; by default the one in its header.
+    """Return the plan for a verified program.
 
-    timed: whether its stages only sleep. Raises ChimeraError E814 for a program that does not train.
+    Args:
+        machine: the machine on which it runs; by default the one in its header.
+        timed: whether its stages only sleep.
+
+    Raises ChimeraError E814 for a program that does not train.
     """
     check_kind(program)
     on_machine = program.with_header(machine=machine or program.header.machine)
@@ -73,7 +79,8 @@ def timeline_pictures(program: Program, measured: Timeline) -> dict[str, bytes]:
 def _terminates(program: Program, on_machine: Program) -> bool:
     """Return whether a verified program also terminates on the machine of the run. With --loopback it need not.
 
-    on_machine: the program with the machine of the run in its header.
+    Args:
+        on_machine: the program with the machine of the run in its header.
     """
     if on_machine.header.machine == program.header.machine:
         return True
@@ -87,8 +94,11 @@ def _terminates(program: Program, on_machine: Program) -> bool:
 def _memory(program: Program, model: ModelDescription, zero: bool) -> tuple[RankBytes, ...]:
     """Return the bytes of each rank at its peak, when AdamW trains this model.
 
-    zero: whether the ranks with copies of a stage share the optimizer's state. Raises ChimeraError: E705 if the program has
-    more stages than the model has layers, E706 if the program's partition does not fit the model.
+    Args:
+        zero: whether the ranks with copies of a stage share the optimizer's state.
+
+    Raises ChimeraError: E705 if the program has more stages than the model has layers, E706 if the program's partition does not
+    fit the model.
     """
     ranks = memory(program, model, OptimizerState(Fraction(OPTIMIZERS["adamw"]), zero))
     return tuple(

@@ -56,8 +56,9 @@ def as_yaml(settings: RunSettings) -> str:
 def convert(name: str, value: Any, strict: bool) -> Any:
     """Return a value converted to the type of the field `name` of RunSettings.
 
-    strict: the value comes from a YAML file, and must have its type already. Otherwise it comes from a command line, where all
-    values but those of switches are texts.
+    Args:
+        strict: the value comes from a YAML file, and must have its type already. Otherwise it comes from a command line, where
+            all values but those of switches are texts.
 
     Raises ValueError, which says what is wrong with the value.
     """
@@ -85,7 +86,11 @@ def convert(name: str, value: Any, strict: bool) -> Any:
 
 
 def expected(error: Any) -> str:
-    """Return in words what pydantic expected. error: one of `ValidationError.errors()`."""
+    """Return in words what pydantic expected.
+
+    Args:
+        error: one of `ValidationError.errors()`.
+    """
     limits = error.get("ctx", {})
     match error["type"].split("_"):
         case ["int", *_]:
@@ -137,7 +142,10 @@ def _adapter(kind: Any) -> Any:
 
 
 def mapping_of(path: Path, text: str) -> Mapping[Any, Any]:
-    """Return the keys and values of a YAML text, none for an empty text. path: of its file, for messages.
+    """Return the keys and values of a YAML text, none for an empty text.
+
+    Args:
+        path: of its file, for messages.
 
     Raises ValueError if the text is not YAML, or if its content is no mapping.
     """

@@ -48,7 +48,11 @@ class JobEnd(Protocol):
 
 
 def end(code: int, after_s: float = 0) -> NoReturn:
-    """End this process without waiting for transfers: a peer may never post its side. after_s: how long to sleep before."""
+    """End this process without waiting for transfers: a peer may never post its side.
+
+    Args:
+        after_s: how long to sleep before.
+    """
     time.sleep(after_s)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # what is left in the buffer of a closed or full stream is lost
@@ -60,7 +64,9 @@ def end(code: int, after_s: float = 0) -> NoReturn:
 def end_with(error: Exception, is_first_here: bool, job: JobEnd | None = None) -> NoReturn:
     """Report an error, unless another rank does, and end this process with code 1.
 
-    is_first_here: this rank is the first of its host; job: None before the rendezvous of the ranks.
+    Args:
+        is_first_here: this rank is the first of its host.
+        job: None before the rendezvous of the ranks.
     """
     if job is not None:
         job.fail()
@@ -97,7 +103,11 @@ def _headline(error: Exception) -> str:
 
 
 def end_silently(text: str, job: JobEnd | None) -> NoReturn:
-    """End this process with code 1, and with it the whole job, without a message. text: the reason, for the error file."""
+    """End this process with code 1, and with it the whole job, without a message.
+
+    Args:
+        text: the reason, for the error file.
+    """
     if job is not None:
         job.fail()
         job.claim_report()
@@ -120,7 +130,11 @@ def error_text(error: Exception) -> str:
 
 
 def kill(processes: Iterable[int]) -> None:
-    """Kill ranks of this host that do not answer, because torchrun would wait half a minute for them. processes: their ids."""
+    """Kill ranks of this host that do not answer, because torchrun would wait half a minute for them.
+
+    Args:
+        processes: their ids.
+    """
     for process in processes:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process, signal.SIGKILL)
@@ -129,7 +143,8 @@ def kill(processes: Iterable[int]) -> None:
 def write_error_file(text: str, printed: bool = True) -> None:
     """Write torchrun's error file, in the form of torch.distributed.elastic.
 
-    printed: the user has seen the message, or needs none.
+    Args:
+        printed: the user has seen the message, or needs none.
     """
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         extra = {"py_callstack": text.rstrip("\n"), "timestamp": str(int(time.time())), "printed": printed}

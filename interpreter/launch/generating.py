@@ -22,10 +22,14 @@ from chimerac.models.presets import sizes_of
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn. count: how many tokens. seed: of the random numbers.
+    """How tokens are drawn.
 
-    temperature: the logits are divided by it; 0 takes the likeliest token. top_k: draw from this many of the likeliest tokens,
-    and from any others that are as likely as the last of them; None draws from all.
+    Attributes:
+        count: how many tokens.
+        seed: of the random numbers.
+        temperature: the logits are divided by it; 0 takes the likeliest token.
+        top_k: draw from this many of the likeliest tokens, and from any others that are as likely as the last of them; None
+            draws from all.
     """
 
     count: int
@@ -35,7 +39,13 @@ class Sampling:
 
 
 class TextGenerator:
-    """A language model. whole: all its layers; length: the most tokens that it reads; tokenizer: None for bytes."""
+    """A language model.
+
+    Attributes:
+        whole: all its layers.
+        length: the most tokens that it reads.
+        tokenizer: None for bytes.
+    """
 
     def __init__(self, whole: Stage, length: int, tokenizer: Tokenizer | None) -> None:
         self.whole, self.length, self.tokenizer = whole.eval(), length, tokenizer
@@ -68,7 +78,11 @@ class TextGenerator:
 
 
 def _draw_token(logits: Tensor, sampling: Sampling, draws: torch.Generator) -> int:
-    """Draw a token; take the likeliest one if the temperature is too small to divide by it. logits: (vocabulary,)."""
+    """Draw a token; take the likeliest one if the temperature is too small to divide by it.
+
+    Args:
+        logits: (vocabulary,).
+    """
     if sampling.temperature < torch.finfo(logits.dtype).tiny:
         return int(logits.argmax())
     if sampling.top_k is not None and sampling.top_k < len(logits):
@@ -80,8 +94,10 @@ def _draw_token(logits: Tensor, sampling: Sampling, draws: torch.Generator) -> i
 def generator_of(path: Path, model: str | None, length: int | None, tokenizer: Path | None) -> TextGenerator:
     """Return the language model whose weights a file has.
 
-    model, length: as in the training; None where the file names them. tokenizer: that of the training; None for bytes. No file
-    has the tokenizer itself. A .safetensors file can name it, so that another one is refused.
+    Args:
+        model, length: as in the training; None where the file names them.
+        tokenizer: that of the training; None for bytes. No file has the tokenizer itself. A .safetensors file can name it, so
+            that another one is refused.
 
     Raises ChimeraError: E862 for a file that cannot be read, does not say enough or does not fit, E861 for a tokenizer that
     cannot be read or does not fit the model, E801 for an unknown model, E821 for a length that is too long for it.

@@ -115,8 +115,9 @@ def log_header(plan: Plan, settings: RunSettings) -> dict[str, object]:
 def log_figures(measured: MeasuredTimes, predicted: IterationTimes | None) -> dict[str, object]:
     """Return the fields that the line of every iteration has: the figures of each rank, and of all ranks together.
 
-    predicted: by the simulator, in units of cost; None: the line has no predictions. A unit is converted to seconds so that the
-    tasks of all ranks together take as long as measured.
+    Args:
+        predicted: by the simulator, in units of cost; None: the line has no predictions. A unit is converted to seconds so that
+            the tasks of all ranks together take as long as measured.
     """
     predictions: dict[str, object] = {}
     if predicted is not None:
@@ -140,8 +141,10 @@ def log_figures(measured: MeasuredTimes, predicted: IterationTimes | None) -> di
 class TrainingJob:
     """A training run, the same for every rank.
 
-    ranks_here: how many ranks this host has. oversubscribed: whether these are more than the processors that they may use.
-    size: samples of a micro-batch of the program.
+    Attributes:
+        ranks_here: how many ranks this host has.
+        oversubscribed: whether these are more than the processors that they may use.
+        size: samples of a micro-batch of the program.
     """
 
     def __init__(self, plan: Plan, settings: RunSettings, model: Model, data: Data, ranks_here: int) -> None:
@@ -211,8 +214,11 @@ class TrainingJob:
 class Training:
     """One rank's iterations of a job.
 
-    tokens: of an iteration; an image counts as one. eval_samples: how many held-out samples an evaluation reads.
-    difference: the largest relative difference of the first gradients from those of one process; None if it is not measured.
+    Attributes:
+        tokens: of an iteration; an image counts as one.
+        eval_samples: how many held-out samples an evaluation reads.
+        difference: the largest relative difference of the first gradients from those of one process; None if it is not
+            measured.
     """
 
     def __init__(self, job: TrainingJob, trainer: Trainer, record: Record, checkpoints: Checkpoints) -> None:

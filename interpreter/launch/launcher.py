@@ -85,7 +85,10 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessF
     """Return the rank that is taken for the one that failed first, with its failure.
 
     It is the one that has printed the message of the job, else the first that was killed by another signal than SIGTERM, else
-    the first that the agent noticed. failures: by rank, in the order in which the agent noticed them.
+    the first that the agent noticed.
+
+    Args:
+        failures: by rank, in the order in which the agent noticed them.
     """
     for rank, failure in failures.items():
         if _extra(failure.error_file_data).get("printed"):
@@ -99,7 +102,9 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessF
 def message(failures: Mapping[int, ProcessFailure], error_files: Mapping[int, str]) -> str:
     """Return the message of the job, for ranks that have failed; an empty text if a rank has printed it or will.
 
-    failures: by rank, in the order in which the agent noticed them; error_files: the paths of the error files, by local rank.
+    Args:
+        failures: by rank, in the order in which the agent noticed them.
+        error_files: the paths of the error files, by local rank.
     """
     rank, failure = first_failure(failures)
     reports = [_extra(f.error_file_data) for f in failures.values()]
@@ -120,7 +125,8 @@ def message(failures: Mapping[int, ProcessFailure], error_files: Mapping[int, st
 def launch(arguments: Sequence[str], plan: Plan | None = None) -> int:
     """Start the ranks with a command line of torchrun, wait for their end, and return the exit code.
 
-    plan: what the ranks run, if it is known.
+    Args:
+        plan: what the ranks run, if it is known.
     """
     if plan is not None:
         _add_programs(plan)
@@ -165,7 +171,8 @@ def _run(options: Any) -> int:
 def _reason(error: Exception, endpoint: str) -> str:
     """Return why torch's launcher has failed: for the common errors in words of our own, else the first sentence of the error.
 
-    endpoint: HOST:PORT of the rendezvous.
+    Args:
+        endpoint: HOST:PORT of the rendezvous.
     """
     if isinstance(error, RendezvousTimeoutError):
         return "not all hosts have joined in time (--rdzv-conf join_timeout=SECONDS)"
@@ -230,7 +237,9 @@ def _position(error_file: str | None) -> Position | None:
 def _last_place(rank: int, texts: Sequence[str], error_file: str | None) -> str:
     """Return the last position of a rank as text with a comma before it; an empty text if the position is not known.
 
-    rank, error_file: of the rank that ended. texts: the messages of ranks; some may name this rank and its instruction.
+    Args:
+        rank, error_file: of the rank that ended.
+        texts: the messages of ranks; some may name this rank and its instruction.
     """
     for text in texts:
         if found := re.search(rf"\brank {rank} has ended, in (?:the )?(.*)", text):

@@ -21,8 +21,11 @@ HELP = "take a smaller model, smaller micro-batches or more hosts; --no-memory-c
 def check_memory(plan: Plan, settings: RunSettings, model: ModelDescription, ranks_here: int, checks_gradients: bool) -> None:
     """Raise ChimeraError E818 if the ranks that share this rank's memory need more than is available.
 
-    Nothing is checked with --no-memory-check, or without the compiler, which predicts the memory. ranks_here: the number of
-    ranks of this host; checks_gradients: whether every rank builds the whole model once, to check the gradients.
+    Nothing is checked with --no-memory-check, or without the compiler, which predicts the memory.
+
+    Args:
+        ranks_here: the number of ranks of this host.
+        checks_gradients: whether every rank builds the whole model once, to check the gradients.
     """
     if plan.memory is None or not settings.memory_check:
         return

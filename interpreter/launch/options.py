@@ -77,7 +77,13 @@ def parse_options(arguments: Sequence[str] | None = None) -> RunSettings:
 
 
 def settings_of(values: Mapping[str, Any]) -> RunSettings:
-    """Return the settings with these values. values: by field of RunSettings. Raises ValueError as `_check_together`."""
+    """Return the settings with these values.
+
+    Args:
+        values: by field of RunSettings.
+
+    Raises ValueError as `_check_together`.
+    """
     settings = RunSettings(**values)
     _check_together(settings)
     return settings

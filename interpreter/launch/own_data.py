@@ -19,9 +19,11 @@ def own_data(
 ) -> Data:
     """Return the data of a user's model: images if it reads pixels, otherwise a text, as its fields need it.
 
-    text, images: functions that load the data; `images` gets the side and the number of channels. Raises ChimeraError: E803 for
-    a text that is too short, E861 for a masked language model if the tokenizer lacks one of BERT's special tokens, and the
-    errors of `text` and `images`.
+    Args:
+        text, images: functions that load the data; `images` gets the side and the number of channels.
+
+    Raises ChimeraError: E803 for a text that is too short, E861 for a masked language model if the tokenizer lacks one of
+    BERT's special tokens, and the errors of `text` and `images`.
     """
     # These import torch, which takes 2.6 s.
     from chimerac.interpreter.data.fields import continued, masked, named

@@ -15,7 +15,11 @@ if TYPE_CHECKING:  # numpy and pydantic take 0.25 s to import, which --help does
 
 
 class RankBytes(NamedTuple):
-    """Bytes of a rank at its peak, as the compiler predicts them. others: activations, messages and workspace."""
+    """Bytes of a rank at its peak, as the compiler predicts them.
+
+    Attributes:
+        others: activations, messages and workspace.
+    """
 
     weights: int
     gradients: int
@@ -27,9 +31,11 @@ class RankBytes(NamedTuple):
 class Plan:
     """The program of a run, and what the compiler derives from it: None if not needed, or if the compiler is not installed.
 
-    evaluation: the program of evaluations. predicted: the simulator's times, in units of cost; also None if the program hangs
-    on the machine of the run. memory: a function that returns the bytes of each rank when AdamW trains. Its arguments are the
-    model, and whether the holders of a stage share the optimizer's state.
+    Attributes:
+        evaluation: the program of evaluations.
+        predicted: the simulator's times, in units of cost; also None if the program hangs on the machine of the run.
+        memory: a function that returns the bytes of each rank when AdamW trains. Its arguments are the model, and whether the
+            holders of a stage share the optimizer's state.
     """
 
     program: Program

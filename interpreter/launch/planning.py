@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 
 def make_plan(settings: RunSettings, notify: Callable[[str], None] = lambda text: None) -> Plan:
-    """Return the plan for a schedule or a compiled program. notify: called with messages for the user.
+    """Return the plan for a schedule or a compiled program.
+
+    Args:
+        notify: called with messages for the user.
 
     It also makes the folder of --work-dir, and checks the options: first those that need no program, then the others. What only
     the model can show is checked later. Raises ChimeraError for what is wrong.
@@ -120,10 +123,14 @@ def _program_text(path: Path) -> Source | None:
 
 
 def _unverified(settings: RunSettings, text: Source | None, reason: str, notify: Callable[[str], None]) -> Plan:
-    """Return the plan of a compiled program without the compiler. reason: why the compiler cannot be imported.
+    """Return the plan of a compiled program without the compiler.
 
-    text: of the program; None as `_program_text` returns it. Raises ChimeraError: E813 if it is None, E814 for a program that
-    does not train, E816 for one that may hang, and the errors of a text that is no program.
+    Args:
+        reason: why the compiler cannot be imported.
+        text: of the program; None as `_program_text` returns it.
+
+    Raises ChimeraError: E813 if it is None, E814 for a program that does not train, E816 for one that may hang, and the errors
+    of a text that is no program.
     """
     from chimerac.chimera_ir.forms import read_program  # imports pydantic: 0.2 s, not for --help
 

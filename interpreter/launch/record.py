@@ -38,9 +38,11 @@ OUTPUTS = {  # option -> what it writes, for messages
 class Record:
     """The output of one rank. Ranks other than rank 0 have none.
 
-    iterations: of the run. log: the file of the JSON lines, to which this run appends; None: no log. header: more fields of the
-    first line that it appends, such as the settings. tensorboard: the folder for TensorBoard, with the same numbers and with
-    pictures; None: there is none.
+    Args:
+        iterations: of the run.
+        log: the file of the JSON lines, to which this run appends; None: no log.
+        header: more fields of the first line that it appends, such as the settings.
+        tensorboard: the folder for TensorBoard, with the same numbers and with pictures; None: there is none.
 
     Raises ChimeraError on rank 0: E811 if the log or the folder cannot be written, E840 if a folder is given and the package
     tensorboard is missing.
@@ -82,7 +84,13 @@ class Record:
         return self._scalars is not None
 
     def write_picture(self, name: str, png: bytes, iteration: int) -> None:
-        """Write a picture for TensorBoard, if this rank writes for it. png: the bytes of a PNG file. Errors as for `write`."""
+        """Write a picture for TensorBoard, if this rank writes for it.
+
+        Args:
+            png: the bytes of a PNG file.
+
+        Errors as for `write`.
+        """
         self._to_tensorboard(lambda scalars: scalars.write_picture(name, png, iteration))
 
     def _to_tensorboard(self, write: Callable[[Scalars], None]) -> None:
@@ -115,7 +123,11 @@ class Record:
         self.print_text(f"{what} can no longer be written: {reason(error)}; the run goes on")
 
     def start(self, done: int = 0) -> None:
-        """Start the progress bar, if stderr is a terminal. done: iterations that are complete already."""
+        """Start the progress bar, if stderr is a terminal.
+
+        Args:
+            done: iterations that are complete already.
+        """
         if self.is_writer and sys.stderr is not None and sys.stderr.isatty():
             # tqdm takes 0.1 s to import, which --help does not need.
             from tqdm import tqdm
@@ -124,7 +136,11 @@ class Record:
             self._bar = tqdm(total=self.iterations, initial=done, unit="it", dynamic_ncols=True, leave=False)
 
     def draw(self, done: int, loss: float, speed: str) -> None:
-        """Set the bar to `done` iterations. speed: with its unit. tqdm draws the bar at most ten times a second."""
+        """Set the bar to `done` iterations.
+
+        Args:
+            speed: with its unit. tqdm draws the bar at most ten times a second.
+        """
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.3f}, {speed}", refresh=False)
             self._bar.update(done - self._bar.n)

@@ -32,9 +32,11 @@ CHECKPOINTS, OUTPUT = "checkpoints", "checks and output"
 def option(default: Any, group: str, help: str, metavar: str | None = None, folder: str | None = None) -> Any:
     """Return a field of RunSettings.
 
-    default: its value where nothing else gives one; group: the title of its group in --help; metavar: the name of its value in
-    --help, None for switches and choices; folder: for a path, the name of the field with the folder from which a relative path
-    starts (storage.py).
+    Args:
+        default: its value where nothing else gives one.
+        group: the title of its group in --help.
+        metavar: the name of its value in --help, None for switches and choices.
+        folder: for a path, the name of the field with the folder from which a relative path starts (storage.py).
     """
     return field(default=default, metadata={"group": group, "help": help, "metavar": metavar, "folder": folder})
 

@@ -30,7 +30,8 @@ def start(plan: Plan, settings: RunSettings) -> int:
 def make_job(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
     """Return the job, the same for every rank. The checks that need no other rank are made here, before the ranks connect.
 
-    ranks_here: how many ranks this host has.
+    Args:
+        ranks_here: how many ranks this host has.
     """
     model = model_of(settings, plan.program)
     if settings.timed is not None:

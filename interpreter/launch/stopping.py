@@ -27,7 +27,8 @@ def stop_requested() -> bool:
 def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Handle SIGTERM as a request to stop, in the context.
 
-    notify: called at the first SIGTERM, in a thread of its own, so also while the main thread runs inside torch.
+    Args:
+        notify: called at the first SIGTERM, in a thread of its own, so also while the main thread runs inside torch.
 
     Python lets only the main thread set handlers of signals. In any other thread, as in loopback, SIGTERM keeps its action.
     """

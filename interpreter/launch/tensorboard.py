@@ -55,7 +55,13 @@ class Scalars:
         self._write(step=line["iteration"], summary=self._summary(value=values))
 
     def write_picture(self, name: str, png: bytes, iteration: int) -> None:
-        """Write a picture for an iteration. png: the bytes of a PNG file. Raises OSError if it cannot be written."""
+        """Write a picture for an iteration.
+
+        Args:
+            png: the bytes of a PNG file.
+
+        Raises OSError if it cannot be written.
+        """
         # A PNG begins with 8 fixed bytes. 4 bytes each follow for the length and the name of its first part, and for the
         # width and the height of the picture.
         width, height = (int.from_bytes(png[k : k + 4], "big") for k in (16, 20))

@@ -23,7 +23,9 @@ from chimerac.interpreter.transport import Transport
 class TimedJob:
     """A timed run: the program with messages as large as those of the model, and stages that only sleep.
 
-    unit_ms: milliseconds for one unit of cost; message: the tensor that each stage passes to the next one.
+    Args:
+        unit_ms: milliseconds for one unit of cost.
+        message: the tensor that each stage passes to the next one.
     """
 
     def __init__(self, plan: Plan, settings: RunSettings, unit_ms: float, message: Tensor) -> None:

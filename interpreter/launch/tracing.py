@@ -18,7 +18,9 @@ def write_times(pipeline: BoundPipeline, settings: RunSettings, record: Record, 
     """Write the trace and the timeline of the last iteration to the paths of the settings; called by all ranks together.
 
     With both --timeline and --tensorboard, TensorBoard gets pictures of the measured and of the predicted timeline.
-    iteration: the number of the last iteration, counted from 1.
+
+    Args:
+        iteration: the number of the last iteration, counted from 1.
     """
     _write("trace", pipeline.trace, settings.trace, record)
     is_written = _write("timeline", pipeline.write_timeline, settings.timeline, record)
@@ -27,7 +29,11 @@ def write_times(pipeline: BoundPipeline, settings: RunSettings, record: Record, 
 
 
 def _show_pictures(program: Program, timeline: Path, record: Record, iteration: int) -> None:
-    """Write pictures for TensorBoard. timeline: the file that was just written; it has the times of all ranks."""
+    """Write pictures for TensorBoard.
+
+    Args:
+        timeline: the file that was just written; it has the times of all ranks.
+    """
     try:
         # The compiler may not be installed. Its import takes 0.2 s, which a run without pictures does not need.
         from chimerac.interpreter.launch.compiling import timeline_pictures
@@ -44,7 +50,8 @@ def _show_pictures(program: Program, timeline: Path, record: Record, iteration: 
 def _write(what: str, write: Callable[[Path], None], path: Path | None, record: Record) -> bool:
     """Call `write` with the path, if there is one, on all ranks together; return whether rank 0 has written the file.
 
-    what: the contents of the file, for messages.
+    Args:
+        what: the contents of the file, for messages.
     """
     if path is None:
         return False

@@ -124,7 +124,11 @@ def vocabulary_of(settings: RunSettings, kind: Kind) -> int | None:
 
 
 def source_of(settings: RunSettings, default: str) -> Source:
-    """Return where the data of a run comes from. default: the name of the source without --data."""
+    """Return where the data of a run comes from.
+
+    Args:
+        default: the name of the source without --data.
+    """
     from chimerac.interpreter.data.sources import PREPARED, Source  # imports numpy: 0.1 s, not for --help
 
     return Source(
@@ -146,8 +150,10 @@ def _source_of_preset(settings: RunSettings, model: str) -> Source:
 def _fitting_source(settings: RunSettings, model: str, image_size: tuple[int, int] | None) -> Source:
     """Return the source of the data of a model.
 
-    image_size: side and number of channels of the images that the model reads; None if it reads text. Raises ChimeraError E802
-    if --data is something else, or there is no data set of such images.
+    Args:
+        image_size: side and number of channels of the images that the model reads; None if it reads text.
+
+    Raises ChimeraError E802 if --data is something else, or there is no data set of such images.
     """
     needs = "text" if image_size is None else "images of {0} x {0} x {1}".format(*image_size)
     # Without --data: the data set of images of this size, else text. If the model reads images, text is refused below.
@@ -180,8 +186,9 @@ def check_depth(settings: RunSettings, program: Program) -> None:
 def with_partition(settings: RunSettings, program: Program, model: ModelDescription | None = None) -> Program:
     """Return the program with the partition of --split or --partition, if one is given.
 
-    model: the description of a user's own model. None for a preset, and for an own model that is not known yet: then --split is
-    left out and --partition is not checked.
+    Args:
+        model: the description of a user's own model. None for a preset, and for an own model that is not known yet: then
+            --split is left out and --partition is not checked.
 
     Raises ChimeraError: E001 for a file that cannot be read, E705 for a split into more stages than layers, E706 for a
     partition of another model or into another number of stages, E707 for a file that is no partition, E708 for a split that

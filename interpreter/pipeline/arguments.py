@@ -69,8 +69,13 @@ def check_inputs(inputs: Values, example: Values, micro_batches: int) -> None:
 def read_fields(given: Fields, example: Fields, needed: Sequence[str], micro_batches: int, rank: str) -> Fields:
     """Return the fields that a rank reads.
 
-    given: of a batch; example: of a micro-batch, all fields of the pipeline; needed: the names of those that this rank reads;
-    rank: how messages name it. Raises ValueError for a field that is missing, unknown, or of another shape or dtype.
+    Args:
+        given: of a batch.
+        example: of a micro-batch, all fields of the pipeline.
+        needed: the names of those that this rank reads.
+        rank: how messages name it.
+
+    Raises ValueError for a field that is missing, unknown, or of another shape or dtype.
     """
     if unknown := next((name for name in given if name not in example), None):
         raise ValueError(f"{unknown} is none of the fields of this pipeline: {', '.join(example) or 'it has none'}")

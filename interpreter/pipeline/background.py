@@ -20,7 +20,12 @@ POLL_INTERVAL_S = 0.5
 
 
 class RanksFailedError(Exception):
-    """The work of at least one rank failed. rank: the lowest of these ranks; reason: why its work failed."""
+    """The work of at least one rank failed.
+
+    Attributes:
+        rank: the lowest of these ranks.
+        reason: why its work failed.
+    """
 
     def __init__(self, rank: int, reason: str) -> None:
         super().__init__(f"rank {rank}: {reason}")

@@ -61,9 +61,11 @@ class StagedModel(Protocol):
 class BoundPipeline:
     """One rank of a pipeline: a verified program, a model and a transport. All ranks create it together.
 
-    seed: of the initial weights. evaluation: the program of evaluations; None: the compiler derives it. compile_stages,
-    profile_ranges: as in `Pipeline`. iteration: how many times `Pipeline.step` has run; loading a checkpoint sets it to
-    the number that was saved.
+    Attributes:
+        seed: of the initial weights.
+        evaluation: the program of evaluations; None: the compiler derives it.
+        compile_stages, profile_ranges: as in `Pipeline`.
+        iteration: how many times `Pipeline.step` has run; loading a checkpoint sets it to the number that was saved.
 
     A step is one call of `run`, which `Pipeline.step` makes. The last step is measured: `times` has the start and the end of
     each instruction of this rank. `figures` has how long this rank computed and waited, and its peak memory. `measured` returns
@@ -134,7 +136,11 @@ class BoundPipeline:
         return tuple(dict.fromkeys(name for stage in self.stages.values() for name in stage.reads))
 
     def run(self, batch: MicroBatches, sync: bool = True) -> float:
-        """Run a batch and return this rank's share of the loss; called by all ranks together. sync: as in `Pipeline.step`."""
+        """Run a batch and return this rank's share of the loss; called by all ranks together.
+
+        Args:
+            sync: as in `Pipeline.step`.
+        """
         return self._history.run(batch, sync)
 
     def evaluate_batch(self, batch: MicroBatches) -> float:
@@ -189,7 +195,8 @@ class BoundPipeline:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Load the parameters and persistent buffers of this rank's stages.
 
-        state: by their names in the full model; it may also have those of other stages.
+        Args:
+            state: by their names in the full model; it may also have those of other stages.
 
         Raises KeyError for a missing name and ValueError for another shape; nothing is loaded then.
         """
@@ -239,7 +246,9 @@ class BoundPipeline:
     def nonfinite_error(self, message: str, help: str = "") -> ChimeraError:
         """Find the first cause, and return the error E812 that names it; called by all ranks together, and the same on all.
 
-        message: what is not finite. The error adds the cause, or a note that none was found. help: of the error.
+        Args:
+            message: what is not finite. The error adds the cause, or a note that none was found.
+            help: of the error.
         """
         cause = self._history.first_cause({id(p): name for name, p in self.named_parameters()})
         if cause is None:
@@ -257,8 +266,11 @@ class BoundPipeline:
 
         Each rank has the state of the parameters that it owns. The optimizer's `step` copies the updated values to all ranks
         that hold them. So the values have the same bits as with an optimizer that is not sharded, unless the class updates
-        parameters together, as torch's LBFGS does. parameters: of this rank, or groups of them with their own
-        options, as for any optimizer of torch; by default all. defaults: further arguments of the class.
+        parameters together, as torch's LBFGS does.
+
+        Args:
+            parameters: of this rank, or groups of them with their own options, as for any optimizer of torch; by default all.
+            defaults: further arguments of the class.
         """
         ownership = Ownership(self.executor.groups, holders_by_group(self.program.header), self.transport)
         chosen = self.parameters() if parameters is None else parameters

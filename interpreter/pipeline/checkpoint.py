@@ -45,9 +45,11 @@ _SHOWN = 3  # how many differences between two models a message shows
 def save_checkpoint(path: PathLike, pipeline: BoundPipeline, optimizer: Optimizer | None = None, **state: Any) -> None:
     """Write a checkpoint to the folder `path`; called by all ranks together, between two iterations.
 
-    optimizer: of parameters of this rank; it keeps its state per parameter, as AdamW and SGD do. None if this rank has no
-    optimizer, or if none is to be saved. state: further state to save, the same on all ranks: objects with a `state_dict`,
-    such as a scheduler, and numbers, texts, tensors, lists and dicts of them.
+    Args:
+        optimizer: of parameters of this rank; it keeps its state per parameter, as AdamW and SGD do. None if this rank has no
+            optimizer, or if none is to be saved.
+        state: further state to save, the same on all ranks: objects with a `state_dict`, such as a scheduler, and numbers,
+            texts, tensors, lists and dicts of them.
 
     A checkpoint at `path` is replaced when the new one is complete. Raises ChimeraError E830 on all ranks if the checkpoint
     cannot be written. Raises TypeError for a state, or a setting of the optimizer, that cannot be saved, and ValueError if the
@@ -61,9 +63,13 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Load a checkpoint into the pipeline and the optimizer, and return the further state that was saved in it.
 
-    Called by all ranks together. state: objects with a `load_state_dict`, by the names with which they were saved; they are not
-    in the result. The optimizer gets its saved state and its saved settings, such as the learning rate. If the program and the
-    type of device are the same, torch's random generators get their saved states too.
+    Called by all ranks together.
+
+    Args:
+        state: objects with a `load_state_dict`, by the names with which they were saved; they are not in the result.
+
+    The optimizer gets its saved state and its saved settings, such as the learning rate. If the program and the type of device
+    are the same, torch's random generators get their saved states too.
 
     Raises ChimeraError on all ranks: E831 for a checkpoint of another model or optimizer, E832 for one that cannot be read.
     Raises KeyError for a state that the checkpoint does not have, and for the optimizer TypeError and ValueError as
@@ -76,7 +82,11 @@ def load_checkpoint(
 
 
 class PendingSave:
-    """A save that has been started; `finish` completes it. path: of the checkpoint."""
+    """A save that has been started; `finish` completes it.
+
+    Attributes:
+        path: of the checkpoint.
+    """
 
     def __init__(
         self, path: Path, transport: Transport, writer: TensorWriter, info: Mapping[str, Any], thread: BackgroundThread
@@ -118,8 +128,11 @@ def start_save(
 ) -> PendingSave:
     """Start a save, which a thread of each rank continues; called by all ranks together.
 
-    info: further fields of checkpoint.json, if any. copy: copy the values first, so that they may change before `finish`. The
-    other arguments and the errors are those of `save_checkpoint`.
+    Args:
+        info: further fields of checkpoint.json, if any.
+        copy: copy the values first, so that they may change before `finish`.
+
+    The other arguments and the errors are those of `save_checkpoint`.
     """
     path, rank, transport = Path(os.path.abspath(path)), pipeline.rank, pipeline.transport
     state_bytes = _serialized(state)
@@ -169,7 +182,12 @@ def start_save(
 
 
 class OpenedCheckpoint:
-    """A checkpoint whose files have been checked. path: of its folder; info: the content of checkpoint.json."""
+    """A checkpoint whose files have been checked.
+
+    Attributes:
+        path: of its folder.
+        info: the content of checkpoint.json.
+    """
 
     def __init__(self, path: Path, info: dict[str, Any], reader: TensorReader) -> None:
         self.path, self.info = path, info
@@ -180,8 +198,11 @@ class OpenedCheckpoint:
     ) -> dict[str, Any]:
         """Load the checkpoint, and return the further state that was saved in it; called by all ranks together.
 
-        with_settings: whether the optimizer also gets its saved settings, such as the learning rate. needed: names that the
-        further state must have. Raises KeyError if it lacks one of them, and the other errors of `load_checkpoint`.
+        Args:
+            with_settings: whether the optimizer also gets its saved settings, such as the learning rate.
+            needed: names that the further state must have.
+
+        Raises KeyError if it lacks one of them, and the other errors of `load_checkpoint`.
         """
         transport, info, program = pipeline.transport, self.info, pipeline.program
         self._check_model(pipeline)

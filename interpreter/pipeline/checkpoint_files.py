@@ -33,7 +33,9 @@ class UnreadableError(Exception):
 def mismatch(path: Path, reason: str, code: str = "E831", notes: tuple[str, ...] = (), help: str = "") -> ChimeraError:
     """Return the finding that the checkpoint `path` belongs to another run.
 
-    reason: what differs. help: empty for the default, which suits most differences.
+    Args:
+        reason: what differs.
+        help: empty for the default, which suits most differences.
     """
     help = help or "start with the options with which the checkpoint was written, or give another checkpoint"
     return refuse(code, f"the checkpoint {short_path(path)} does not fit this run: {reason}", notes=notes, help=help)
@@ -68,7 +70,9 @@ def _may_be_replaced(names: Set[str]) -> bool:
 def commit(path: Path, info: Mapping[str, Any], checksums: Mapping[str, int]) -> None:
     """Write checkpoint.json, and give the folder its final name. A checkpoint that has this name is replaced.
 
-    info: what checkpoint.json says of the run. checksums: by name of the file, those that are known already.
+    Args:
+        info: what checkpoint.json says of the run.
+        checksums: by name of the file, those that are known already.
     """
     folder = partial_folder(path)
     sizes_and_checksums = {
@@ -99,8 +103,9 @@ def remove(folder: Path) -> None:
 def remove_leftovers(parent: Path, prefix: str) -> None:
     """Remove the folders of incomplete saves, and replaced checkpoints whose replacement is complete.
 
-    prefix: with which the names of the checkpoints in `parent` begin. Hidden files and folders whose names do not contain it
-    remain, such as the file of an export that was killed.
+    Args:
+        prefix: with which the names of the checkpoints in `parent` begin. Hidden files and folders whose names do not contain
+            it remain, such as the file of an export that was killed.
     """
     # Incomplete saves are `.NAME.partial`. A replaced checkpoint that `remove` has renamed is `..NAME.replaced.partial`.
     for folder in parent.glob(f".*{prefix}*.partial"):

@@ -71,7 +71,10 @@ def optimizer_settings(optimizer: Optimizer | None, names: Names) -> dict[str, A
 def merged_settings(by_rank: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     """Return the settings of the optimizers of all ranks as those of one optimizer. Groups with equal settings become one.
 
-    by_rank: as from `optimizer_settings`. Return None if no rank has an optimizer.
+    Args:
+        by_rank: as from `optimizer_settings`.
+
+    Return None if no rank has an optimizer.
     """
     kind: str | None = None
     # By the text of the settings: the settings, and the names of the parameters, as keys, so that each is there once.
@@ -104,7 +107,11 @@ def restore_function(
 ) -> Callable[[], None]:
     """Return a function that loads the saved values into the pipeline and the optimizer.
 
-    values: by place. settings: the saved ones, as from `merged_settings`. with_settings: whether the optimizer gets them.
+    Args:
+        values: by place.
+        settings: the saved ones, as from `merged_settings`.
+        with_settings: whether the optimizer gets them.
+
     Raises MismatchError if the saved optimizer does not fit this one. Nothing is loaded before the function is called.
     """
     state = None if optimizer is None else _optimizer_state(values, optimizer, names, settings, with_settings)

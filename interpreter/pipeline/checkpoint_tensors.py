@@ -29,7 +29,8 @@ Place = tuple[str, ...]  # the keys that lead to a value in nested mappings, suc
 class _Planner(DefaultSavePlanner):
     """The planner of one rank's save.
 
-    copies: of values that this rank writes, by name. They are written instead of the values, which may change meanwhile.
+    Attributes:
+        copies: of values that this rank writes, by name. They are written instead of the values, which may change meanwhile.
     """
 
     def __init__(self) -> None:
@@ -44,8 +45,11 @@ class _Planner(DefaultSavePlanner):
 class TensorWriter:
     """Writes the values of one rank.
 
-    state: the values of this rank, as nested mappings. folder: it exists, and all ranks see it. The methods are called in the
-    order in which they are defined; `copy` may be left out, and only rank 0 calls `finish`.
+    Args:
+        state: the values of this rank, as nested mappings.
+        folder: it exists, and all ranks see it.
+
+    The methods are called in the order in which they are defined; `copy` may be left out, and only rank 0 calls `finish`.
     """
 
     def __init__(self, state: Mapping[str, Any], folder: Path, rank: int) -> None:
@@ -61,7 +65,8 @@ class TensorWriter:
     def plan(self, descriptions: Sequence[str]) -> str:
         """Decide which rank writes which values, and return as text how many this rank writes. All ranks decide the same.
 
-        descriptions: of the values of all ranks, by rank.
+        Args:
+            descriptions: of the values of all ranks, by rank.
         """
         plans = [self._planner_of(json.loads(text)).create_local_plan() for text in descriptions]
         global_plan, self._metadata = self._planner.create_global_plan(plans)
@@ -80,7 +85,10 @@ class TensorWriter:
         return [_to_written(result) for result in results]
 
     def finish(self, by_rank: Sequence[Sequence[WrittenValue]]) -> None:
-        """Write the file `.metadata`, which says where each value is; called on rank 0. by_rank: what each rank has written.
+        """Write the file `.metadata`, which says where each value is; called on rank 0.
+
+        Args:
+            by_rank: what each rank has written.
 
         Raises FileNotFoundError if rank 0 does not see a file of another rank.
         """

@@ -27,9 +27,13 @@ def cut_model(
 ) -> tuple[Program, PartitionedModel]:
     """Return the program of a schedule for these ranks, and the model cut into its stages.
 
-    samples: of a micro-batch. split: how many layers each stage has; None: the program's own partition if it has one, otherwise
-    stages of about equal computation. If `schedule` is not a compiled program, the parameters that stages share are tied in the
-    program. The other arguments and the errors are those of `Pipeline`.
+    Args:
+        samples: of a micro-batch.
+        split: how many layers each stage has; None: the program's own partition if it has one, otherwise stages of about equal
+            computation.
+
+    If `schedule` is not a compiled program, the parameters that stages share are tied in the program. The other arguments and
+    the errors are those of `Pipeline`.
     """
 
     def compile_with(tied: Sequence[Tied] = ()) -> Program:
@@ -59,9 +63,14 @@ def with_own_stages(
 ) -> tuple[Program, OwnStages]:
     """Return the program of a schedule for these ranks, and the model as this rank knows it: only the stages that it holds.
 
-    stages: those stages, by number, each a module or (prefix, module). objective: the loss and the precision. example: of one
-    micro-batch. The other arguments and the errors are those of `Pipeline`. Raises ValueError for a set of `tied` that is not
-    on several stages, and if the program ties other sets than `tied`.
+    Args:
+        stages: those stages, by number, each a module or (prefix, module).
+        objective: the loss and the precision.
+        example: of one micro-batch.
+
+    The other arguments and the errors are those of `Pipeline`.
+
+    Raises ValueError for a set of `tied` that is not on several stages, and if the program ties other sets than `tied`.
     """
     if single := [name for name, paths in tied.items() if len(paths) < 2]:
         raise ValueError(f"tied: leave out {single[0]}, which is on one stage only: autograd adds up its gradients there")

@@ -15,7 +15,11 @@ PART_ELEMENTS = 2**20  # the most elements of a gradient that are converted to f
 
 
 class ModelGradient:
-    """One rank's part of the gradient. holders: the ranks that hold each group of parameters, ascending."""
+    """One rank's part of the gradient.
+
+    Args:
+        holders: the ranks that hold each group of parameters, ascending.
+    """
 
     def __init__(self, executor: Executor, holders: Mapping[str, tuple[int, ...]], transport: Transport) -> None:
         self._executor, self._holders, self._transport = executor, holders, transport
@@ -45,7 +49,8 @@ class ModelGradient:
     def clip(self, norm: float, max_norm: float) -> None:
         """Scale this rank's part in place, so that the whole gradient gets the norm `max_norm` if its norm is larger.
 
-        norm: of the whole gradient, as the method `norm` returns it.
+        Args:
+            norm: of the whole gradient, as the method `norm` returns it.
         """
         factor, parts = min(1.0, max_norm / (norm + 1e-6)), self._parts()  # 1e-6 as in torch.nn.utils.clip_grad_norm_
         if factor != 1.0 and parts:  # a rank may have no stage, or only parameters that are not trained

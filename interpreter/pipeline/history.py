@@ -16,7 +16,9 @@ class History:
 
     A run with sync completes a weight update. So the next run begins another one, and the batches before it are forgotten.
 
-    loss: this rank's share of the loss of the last run; 0.0 before the first one. has_run: whether a batch has run.
+    Attributes:
+        loss: this rank's share of the loss of the last run; 0.0 before the first one.
+        has_run: whether a batch has run.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -27,7 +29,11 @@ class History:
         self.loss, self.has_run = 0.0, False
 
     def run(self, batch: MicroBatches, sync: bool) -> float:
-        """Run a batch and return this rank's share of the loss. sync: as in `Executor.run`."""
+        """Run a batch and return this rank's share of the loss.
+
+        Args:
+            sync: as in `Executor.run`.
+        """
         if self._is_complete:
             self._runs.clear()
         self._runs.append((batch, self._generators.states()))
@@ -38,9 +44,12 @@ class History:
     def first_cause(self, names: Mapping[int, str]) -> Cause | None:
         """Run the batches again, and return the first cause of a value that is not finite; called by all ranks together.
 
-        names: of this rank's parameters, by id. The new run begins without gradients. So a gradient that was not finite before
-        the first of these batches is not found. If all values of the new run are finite, None is returned. Afterwards
-        gradients, buffers and random generators are as they were.
+        Args:
+            names: of this rank's parameters, by id.
+
+        The new run begins without gradients. So a gradient that was not finite before the first of these batches is not found.
+        If all values of the new run are finite, None is returned. Afterwards gradients, buffers and random generators are as
+        they were.
         """
         executor, modules = self._executor, self._executor.stages.values()
         parameters = {id(p): p for module in modules for p in module.parameters()}.values()

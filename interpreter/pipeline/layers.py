@@ -18,9 +18,11 @@ Loss = Callable[..., Tensor | tuple[Tensor, ...]]
 def model_of(layers: Layers, loss: Loss, example: Example, model: nn.Module | None, name: str) -> LayeredModel:
     """Return the model of these layers.
 
-    layers: modules, or functions that build them, alone or as (name, layer). model: the module that contains the layers and
-    gives them their names; None: names as `_named` says. example: of one micro-batch, with the shapes and dtypes of real ones.
-    name: of the model.
+    Args:
+        layers: modules, or functions that build them, alone or as (name, layer).
+        model: the module that contains the layers and gives them their names; None: names as `_named` says.
+        example: of one micro-batch, with the shapes and dtypes of real ones.
+        name: of the model.
 
     Raises TypeError for a layer that is neither a module nor a function, and ValueError if there is no layer, if two layers
     have the same name, or if a layer without a given name is not in `model`.

@@ -49,41 +49,43 @@ if TYPE_CHECKING:
 class Pipeline(BoundPipeline):
     """One rank of a pipeline. All ranks create it together. Only `device`, `transport` and own stages may differ between them.
 
-    - layers: the whole model as a list of modules, or of functions that build them; each may be (name, layer). A rank calls the
-      functions of other ranks' layers only to measure the model, with fake tensors, which have no memory. The tensors that a
-      layer returns are the arguments of the next one. Modules may share parameters: their gradients are summed over all stages
-      that have them. layers may also be a Model, as interpreter/adapters makes one: it has its own loss and example, so loss,
-      inputs, targets, fields and model are not given. Or layers are the stages of this rank alone: see below.
-    - schedule: a name in the library, a path, a text with a line break, or a compiled program.
-    - parameters: of the schedule, by name; if D is not given, it follows from the number of ranks.
-    - loss: called with the output of the last layer and the targets of one micro-batch; it returns one loss, or a tuple of
-      several.
-    - inputs: those of one micro-batch; all micro-batches have their shapes and dtypes.
-    - targets: of one micro-batch; used only to measure what the loss keeps in memory and how much it computes.
-    - fields: of one micro-batch, by name: tensors that layers read directly from the batch, such as an attention mask. A layer
-      reads those that are parameters of its `forward`.
-    - model: the module that contains the layers and gives them their names.
-    - width: the number of data-parallel replicas.
-    - split: how many layers each stage has; by default the program's own partition if it has one, otherwise stages of about
-      equal computation.
-    - recompute: the stages that keep only their inputs and run their forwards again before their backwards: 'all', 'none', a
-      list such as '0,2..5', or numbers; by default as the schedule says.
-    - tied: for own stages only, the parameters that stages share: see below.
-    - autocast: with torch.bfloat16, layers compute under torch.autocast; weights, gradients and the optimizer keep their
-      dtypes.
-    - compile_stages: compile each stage with torch.compile: True, or its options; not for schedules that split backwards.
-    - device: of the stages.
-    - timeout_s: seconds that a rank waits for another one before it raises PeerLostError. A pipeline on the default process
-      group that an earlier one has created has the timeout of that one.
-    - profile_ranges: make each instruction a range for torch.profiler, named by its text.
-    - process_group: the ranks of this pipeline, which have the same numbers as in the group; by default all ranks of the
-      default process group, which is created from torchrun's environment if there is none.
-    - transport: carries the messages between the ranks; if it is given, `process_group`, `device` and `timeout_s` are unused.
+    Args:
+        layers: the whole model as a list of modules, or of functions that build them; each may be (name, layer). A rank calls
+            the functions of other ranks' layers only to measure the model, with fake tensors, which have no memory. The tensors
+            that a layer returns are the arguments of the next one. Modules may share parameters: their gradients are summed
+            over all stages that have them. layers may also be a Model, as interpreter/adapters makes one: it has its own loss
+            and example, so loss, inputs, targets, fields and model are not given. Or layers are the stages of this rank alone:
+            see below.
+        schedule: a name in the library, a path, a text with a line break, or a compiled program.
+        parameters: of the schedule, by name; if D is not given, it follows from the number of ranks.
+        loss: called with the output of the last layer and the targets of one micro-batch; it returns one loss, or a tuple of
+            several.
+        inputs: those of one micro-batch; all micro-batches have their shapes and dtypes.
+        targets: of one micro-batch; used only to measure what the loss keeps in memory and how much it computes.
+        fields: of one micro-batch, by name: tensors that layers read directly from the batch, such as an attention mask. A
+            layer reads those that are parameters of its `forward`.
+        model: the module that contains the layers and gives them their names.
+        width: the number of data-parallel replicas.
+        split: how many layers each stage has; by default the program's own partition if it has one, otherwise stages of about
+            equal computation.
+        recompute: the stages that keep only their inputs and run their forwards again before their backwards: 'all', 'none', a
+            list such as '0,2..5', or numbers; by default as the schedule says.
+        tied: for own stages only, the parameters that stages share: see below.
+        autocast: with torch.bfloat16, layers compute under torch.autocast; weights, gradients and the optimizer keep their
+            dtypes.
+        compile_stages: compile each stage with torch.compile: True, or its options; not for schedules that split backwards.
+        device: of the stages.
+        timeout_s: seconds that a rank waits for another one before it raises PeerLostError. A pipeline on the default process
+            group that an earlier one has created has the timeout of that one.
+        profile_ranges: make each instruction a range for torch.profiler, named by its text.
+        process_group: the ranks of this pipeline, which have the same numbers as in the group; by default all ranks of the
+            default process group, which is created from torchrun's environment if there is none.
+        transport: carries the messages between the ranks; if it is given, `process_group`, `device` and `timeout_s` are unused.
 
     Own stages: layers may also be the stages of this rank alone, by number: each is a module or (prefix, module). `held_stages`
-    (stages.py) returns their numbers. With them `model`, `split` and `targets` are not given. tied: for each set of shared
-    parameters, by a name of your choice, the path of the parameter in each of its stages, by stage. All ranks give all sets,
-    and all fields.
+    (stages.py) returns their numbers. With them `model`, `split` and `targets` are not given. `tied` names each set of shared
+    parameters as you like, and gives the path of the parameter in each of its stages, by stage. All ranks give all sets, and
+    all fields.
 
     Raises ChimeraError for a schedule that does not compile, if it does not fit the model, if it needs another number of ranks
     or another machine, and if the ranks have different programs, boundary values or copies of parameters. Raises PeerLostError
@@ -167,14 +169,15 @@ class Pipeline(BoundPipeline):
     ) -> float:
         """Run one iteration and return its loss, the same on all ranks; called by all ranks together.
 
-        inputs, targets, fields: of this rank's replica, all micro-batches one after the other along the first dimension; a rank
-        that does not read them may leave them out. The loss is the sum of the losses of all micro-batches of all replicas,
-        divided by `divisor`; by default by the number of these micro-batches, which gives the mean. If there are several
-        losses, `divisor` may have one number for each. After a step with sync, every parameter has its complete gradient,
-        added to the one that it had.
+        Args:
+            inputs, targets, fields: of this rank's replica, all micro-batches one after the other along the first dimension; a
+                rank that does not read them may leave them out.
+            sync: False leaves the gradients of the ranks unsummed. A later step with sync sums those of all these steps, so a
+                weight update over several batches all-reduces each gradient once.
 
-        sync: False leaves the gradients of the ranks unsummed. A later step with sync sums those of all these steps, so a
-        weight update over several batches all-reduces each gradient once.
+        The loss is the sum of the losses of all micro-batches of all replicas, divided by `divisor`; by default by the number
+        of these micro-batches, which gives the mean. If there are several losses, `divisor` may have one number for each. After
+        a step with sync, every parameter has its complete gradient, added to the one that it had.
 
         Raises RankError, which names the instruction that failed; PeerLostError if another rank is lost while the losses are
         summed; TypeError and ValueError for arguments that do not fit; RuntimeError inside torch.autocast.

@@ -53,10 +53,13 @@ def program_for(
 ) -> Program:
     """Return the verified program of a schedule.
 
-    schedule: as described at `Schedule`; the text or the file may be that of a compiled program. parameters: by name; if D is
-    not given, it follows from `world` as in `with_depth`. width: the number of data-parallel replicas. world: the number of
-    ranks; None if it is not known. tied: sets of tied parameters besides those of the schedule; not used for a compiled
-    program. recompute: the stages that recompute, in the place of those of the schedule; None: those of the schedule.
+    Args:
+        schedule: as described at `Schedule`; the text or the file may be that of a compiled program.
+        parameters: by name; if D is not given, it follows from `world` as in `with_depth`.
+        width: the number of data-parallel replicas.
+        world: the number of ranks; None if it is not known.
+        tied: sets of tied parameters besides those of the schedule; not used for a compiled program.
+        recompute: the stages that recompute, in the place of those of the schedule; None: those of the schedule.
 
     Raises ChimeraError for a schedule that is not found or does not compile, for a program that is not correct, and E808 if a
     compiled program is given with parameters, with stages that recompute, or with a width that is neither 1 nor its own.
@@ -76,8 +79,11 @@ def program_for(
 def with_depth(compile_with: Compile, parameters: Mapping[str, int], width: int, world: int | None) -> Program:
     """Return the program of a schedule with these parameters. If D is not given, it is world / width, where possible.
 
-    That is possible if `world` is a multiple of `width` and the schedule has a parameter D. compile_with: compiles with the
-    parameters that it is given, or raises ChimeraError. world: the number of ranks; None or 0 if it is not known.
+    That is possible if `world` is a multiple of `width` and the schedule has a parameter D.
+
+    Args:
+        compile_with: compiles with the parameters that it is given, or raises ChimeraError.
+        world: the number of ranks; None or 0 if it is not known.
 
     Raises the ChimeraError of `compile_with`. Its note that D was given is replaced by one that D follows from `world`.
     """
@@ -107,8 +113,10 @@ def check_machine(
 ) -> None:
     """Raise ChimeraError E816 if a verified program hangs on the machine of the ranks that run it.
 
-    name, ranks: how the message calls the program and the ranks, such as `ranks over gloo`. path: of the program or of its
-    schedule, in the suggested command. alternative: what the help suggests if the program cannot be arranged for this machine.
+    Args:
+        name, ranks: how the message calls the program and the ranks, such as `ranks over gloo`.
+        path: of the program or of its schedule, in the suggested command.
+        alternative: what the help suggests if the program cannot be arranged for this machine.
     """
     if program.header.machine == machine:
         return  # it was verified for this machine
@@ -136,8 +144,10 @@ def schedule_text(name_or_path: str) -> str:
 def predicted_times(program: Program, costs: Mapping[str, int] | None = None) -> IterationTimes:
     """Return the times of an iteration by the simulator, in units of the program's costs.
 
-    Here all-reduces take no time, so the makespan is the end of the last task. costs: by name; they replace those of the
-    program, as in `simulate`.
+    Here all-reduces take no time, so the makespan is the end of the last task.
+
+    Args:
+        costs: by name; they replace those of the program, as in `simulate`.
     """
     simulated = simulate(program, costs)
     idle = (

@@ -21,7 +21,9 @@ _has_created_group = False  # whether that group exists
 class Connection:
     """The connection of this rank to the others of its pipeline.
 
-    leave: disconnects, and all ranks call it together; abandon: disconnects this rank alone, after an error.
+    Attributes:
+        leave: disconnects, and all ranks call it together.
+        abandon: disconnects this rank alone, after an error.
     """
 
     transport: Transport
@@ -32,8 +34,9 @@ class Connection:
 def join_ranks(device: torch.device, timeout_s: float, group: ProcessGroup | None) -> Connection:
     """Connect to the other ranks of a pipeline; called by all of them together.
 
-    group: the process group of these ranks; None: the default one, which is created with the backend gloo if there is none.
-    Tensors on a GPU are sent over NCCL if that is the backend of the group, otherwise through host memory.
+    Args:
+        group: the process group of these ranks; None: the default one, which is created with the backend gloo if there is none.
+            Tensors on a GPU are sent over NCCL if that is the backend of the group, otherwise through host memory.
     """
     global _has_created_group
     if group is None and not dist.is_initialized():
@@ -91,7 +94,11 @@ def _wait_for_all(transport: Transport) -> None:
 
 
 def check_equal(transport: Transport, what: str, code: str, digest: str) -> None:
-    """Compare a digest with that of every rank. what: the thing that has this digest, for the message; code: of the error.
+    """Compare a digest with that of every rank.
+
+    Args:
+        what: the thing that has this digest, for the message.
+        code: of the error.
 
     Raises ChimeraError on all ranks if two digests differ.
     """

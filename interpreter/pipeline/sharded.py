@@ -32,7 +32,9 @@ Parameters = Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]] | Itera
 class Shard(NamedTuple):
     """Those parameters of a group of the program that one of its holders owns, all of one dtype.
 
-    holders: of the group, at least two, ascending. owner: one of them.
+    Attributes:
+        holders: of the group, at least two, ascending.
+        owner: one of them.
     """
 
     holders: tuple[int, ...]
@@ -43,9 +45,12 @@ class Shard(NamedTuple):
 class Ownership:
     """Which rank owns each parameter; created by all ranks together.
 
-    groups: this rank's parameters, by group of the program; holders: for each group of the program, the ranks that hold it. The
-    parameters that are trained are assigned in descending order of size, each to the holder that owns the fewest elements so
-    far.
+    Args:
+        groups: this rank's parameters, by group of the program.
+        holders: for each group of the program, the ranks that hold it.
+
+    The parameters that are trained are assigned in descending order of size, each to the holder that owns the fewest elements
+    so far.
     """
 
     def __init__(self, groups: Groups, holders: Mapping[str, tuple[int, ...]], transport: Transport) -> None:
@@ -91,8 +96,11 @@ class ShardedOptimizer(Optimizer):
     `load_state_dict` also accepts the state of an unsharded optimizer. The class must update each parameter independently of
     the others, as all optimizers of torch but LBFGS do. All ranks create the optimizer, and call `step`, together.
 
-    defaults: arguments of `optimizer_class`. check: called before each step without a closure; it raises if the gradients
-    cannot be used. Raises ValueError for a parameter that is not in the pipeline.
+    Args:
+        defaults: arguments of `optimizer_class`.
+        check: called before each step without a closure; it raises if the gradients cannot be used.
+
+    Raises ValueError for a parameter that is not in the pipeline.
     """
 
     def __init__(
@@ -117,7 +125,11 @@ class ShardedOptimizer(Optimizer):
         self._copy_local_options()
 
     def step(self, closure: Any = None) -> Any:
-        """Update the parameters on all their holders; called by all ranks together. closure: as for torch's optimizers."""
+        """Update the parameters on all their holders; called by all ranks together.
+
+        Args:
+            closure: as for torch's optimizers.
+        """
         assert self.local is not None
         if closure is None:
             self._check()
@@ -165,7 +177,9 @@ def _flat_like(parameters: Sequence[nn.Parameter]) -> Tensor:
 def _owners(sizes: Mapping[str, Sequence[int]], holders: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:
     """Return, for each group of the program, the owner of each of its parameters that are trained.
 
-    sizes: for each group, the number of elements of each of these parameters; holders: for each group, the ranks that hold it.
+    Args:
+        sizes: for each group, the number of elements of each of these parameters.
+        holders: for each group, the ranks that hold it.
     """
     owned: dict[int, int] = defaultdict(int)  # by rank, the number of elements that it owns
     owners = {name: [0] * len(of_group) for name, of_group in sizes.items()}

@@ -37,7 +37,12 @@ Ties = Mapping[str, Mapping[int, str]]  # by the name of a set of tied parameter
 
 
 class HeldStages(NamedTuple):
-    """own: the numbers of the stages that a rank holds, ascending. total: how many stages the model has."""
+    """The stages that a rank holds.
+
+    Attributes:
+        own: their numbers, ascending.
+        total: how many stages the model has.
+    """
 
     own: tuple[int, ...]
     total: int
@@ -78,7 +83,9 @@ def held_stages(
 class OwnStages:
     """A model as one rank knows it: only the stages that the rank holds.
 
-    boundary_table: for each stage of the model, the tensors that it passes to the next one. stages: of this rank, by number.
+    Attributes:
+        boundary_table: for each stage of the model, the tensors that it passes to the next one.
+        stages: of this rank, by number.
     """
 
     name: str
@@ -96,8 +103,11 @@ def own_stages(
 ) -> OwnStages:
     """Return the model of which this rank was given the stages `given`; called by all ranks together.
 
-    example: of one micro-batch. A stage reads the fields of the example that its `forward` has as parameters. ties: the same
-    on all ranks.
+    Args:
+        example: of one micro-batch.
+        ties: the same on all ranks.
+
+    A stage reads the fields of the example that its `forward` has as parameters.
 
     Raises on all ranks: ValueError if a rank was given other stages than it holds, or anything but a module; if a stage lacks
     a parameter that `ties` names; if two stages of a rank share a parameter that `ties` does not name; if state dicts of two
@@ -189,7 +199,10 @@ def _check_fields(stages: Mapping[int, Stage], fields: Collection[str], transpor
 def _table(
     stages: Mapping[int, Stage], header: Header, objective: Objective, example: Example, transport: Transport
 ) -> tuple[Boundary, ...]:
-    """Return the tensors that each stage passes to the next; called by all ranks together. example: of a micro-batch.
+    """Return the tensors that each stage passes to the next; called by all ranks together.
+
+    Args:
+        example: of a micro-batch.
 
     Raises ValueError and ChimeraError E807 as `own_stages`.
     """

@@ -20,13 +20,20 @@ from chimerac.interpreter.transport import Transport
 def full_name(layer: str, path: str) -> str:
     """Return the name in the full model of a parameter or buffer that has the name `path` in a layer.
 
-    layer: the name of the layer; empty if `path` is already the name in the full model.
+    Args:
+        layer: the name of the layer; empty if `path` is already the name in the full model.
     """
     return f"{layer}.{path}" if layer else path
 
 
 class Weights:
-    """Names and values of a rank's parameters and buffers. stages: of this rank, by number. All ranks create it together."""
+    """Names and values of a rank's parameters and buffers.
+
+    Args:
+        stages: of this rank, by number.
+
+    All ranks create it together.
+    """
 
     def __init__(self, header: Header, stages: Mapping[int, Stage], transport: Transport) -> None:
         self._header, self._stages, self._transport = header, stages, transport
@@ -108,7 +115,11 @@ class Weights:
         return state
 
     def _layers(self, only: int | None = None) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the name and the module of each layer of this rank's stages. only: the number of one stage; None: all."""
+        """Yield the name and the module of each layer of this rank's stages.
+
+        Args:
+            only: the number of one stage; None: all.
+        """
         for s, stage in self._stages.items():
             if only is None or s == only:
                 yield from zip(stage.names, stage.layers, strict=True)

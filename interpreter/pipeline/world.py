@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def check_world(program: Program, world: int) -> None:
-    """Raise ChimeraError E800 unless the program has one stream for each rank. world: the number of ranks that were started."""
+    """Raise ChimeraError E800 unless the program has one stream for each rank.
+
+    Args:
+        world: the number of ranks that were started.
+    """
     if world != program.world:
         is_or_are, was_or_were = "is" if program.world == 1 else "are", "was" if world == 1 else "were"
         replicas = count_text(program.header.width, "data-parallel replica")
@@ -33,8 +37,11 @@ def check_world(program: Program, world: int) -> None:
 def wrong_machine(program: Program, name: str, ranks: str, machine: Machine, note: str, help: str) -> ChimeraError:
     """Return the error E816: the program may hang on the machine of the ranks that run it.
 
-    name, ranks: how the message calls the program and the ranks, such as `ranks over gloo`. machine: the machine of these
-    ranks. note: why the program may hang. help: the way out.
+    Args:
+        name, ranks: how the message calls the program and the ranks, such as `ranks over gloo`.
+        machine: the machine of these ranks.
+        note: why the program may hang.
+        help: the way out.
     """
     header = program.header
     message = f"{name} is for the {header.machine} machine, and {ranks} run {machine_name(machine, header.window)}"
@@ -44,12 +51,18 @@ def wrong_machine(program: Program, name: str, ranks: str, machine: Machine, not
 def fixed_recomputation(name: str, option: str) -> ChimeraError:
     """Return the error E808: the stages that recompute are fixed in a compiled program.
 
-    name: of the program. option: the option or the argument that names these stages, such as --recompute.
+    Args:
+        name: of the program.
+        option: the option or the argument that names these stages, such as --recompute.
     """
     message = f"{name} is a compiled program: which of its stages recompute is fixed"
     return refuse("E808", message, help=f"leave out {option}, or give the schedule instead of its program")
 
 
 def arrange_command(path: str | os.PathLike[str], machine: Machine = PROCESSES) -> str:
-    """Return the command that arranges a program for a machine. path: the path of the program or its schedule."""
+    """Return the command that arranges a program for a machine.
+
+    Args:
+        path: the path of the program or its schedule.
+    """
     return f"chimerac {shlex.quote(os.fspath(path))} --for {machine} --emit json -o arranged.json"

@@ -92,7 +92,11 @@ def _launch(parser: Parser, ranks: int, device: str, output: str, given: Sequenc
 
 
 def _samples(parser: Parser, text: str) -> list[int]:
-    """Return the sizes of micro-batches. text: the value of --micro-batch."""
+    """Return the sizes of micro-batches.
+
+    Args:
+        text: the value of --micro-batch.
+    """
     words = text.split(",")
     if not all(re.fullmatch(r"[0-9]{1,10}", word) and 1 <= int(word) <= 2**31 for word in words):
         parser.error(f"--micro-batch {text}: expected numbers of samples, for instance 1,2,4")

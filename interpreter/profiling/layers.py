@@ -80,7 +80,9 @@ def _recorded() -> torch.cuda.Event:
 class MeasuredLayers:
     """Times in seconds: the medians of one rank, or their means over ranks.
 
-    overhead: of a stage without work; layers: of each layer, without this overhead.
+    Attributes:
+        overhead: of a stage without work.
+        layers: of each layer, without this overhead.
     """
 
     overhead: LayerTimes
@@ -114,7 +116,11 @@ class LayerBench:
         self._empty = _Passes([Stage([_Empty()]) for _ in range(3)], [(_NUMBER,)] * 3, _Sum(), zeros, device)
 
     def measure(self, repeats: int, before_each: Callable[[], None] = lambda: None) -> MeasuredLayers:
-        """Return the medians of `repeats` iterations after a warm-up. before_each: called before each iteration."""
+        """Return the medians of `repeats` iterations after a warm-up.
+
+        Args:
+            before_each: called before each iteration.
+        """
         for _ in range(WARM_UP + repeats):
             before_each()
             self.run()
@@ -172,7 +178,11 @@ class _Medians:
 
 
 def _medians(rounds: Sequence[Seconds], number: int) -> _Medians:
-    """Return the medians of a stage, at least 0. rounds: the times of each iteration; number: of the stage.
+    """Return the medians of a stage, at least 0.
+
+    Args:
+        rounds: the times of each iteration.
+        number: of the stage.
 
     The measured time of a BWD_INPUT is below 0 if the forward before it ran much faster than the one before a full backward.
     """
@@ -188,7 +198,8 @@ def _micro_batch(inputs: Values, targets: Values, fields: Mapping[str, Tensor], 
 class _Passes:
     """One micro-batch through a chain of stages: with full backwards, with split ones, and with recomputation.
 
-    boundaries: the tensors that each stage passes to the next one; for the last stage, those that the loss takes.
+    Args:
+        boundaries: the tensors that each stage passes to the next one; for the last stage, those that the loss takes.
     """
 
     def __init__(

@@ -89,7 +89,9 @@ def _medians(
 ) -> dict[int, float]:
     """Return, by size, the median seconds that the function of this size takes on this rank. All ranks begin a call together.
 
-    runs: the function of each size; takes_part: whether this rank calls it.
+    Args:
+        runs: the function of each size.
+        takes_part: whether this rank calls it.
     """
     found: dict[int, list[float]] = {size: [] for size in runs}
     for number in range(WARM_UP + repeats):

@@ -32,10 +32,15 @@ TIMEOUT_S = 300.0  # how long a rank waits for another one
 class Choice:
     """What is measured.
 
-    model: a model as in run.py; samples: the sizes of micro-batches; seq_len: tokens of a sample, if it has tokens; repeats:
-    iterations of each measurement, after a warm-up; device: `cpu` or `cuda`; optimizer: the one whose state is counted;
-    precision: in which layers compute, `float32` or `bfloat16`. layers, head, loss: of a model of the user's own, as for
-    run.py; None if not given.
+    Attributes:
+        model: a model as in run.py.
+        samples: the sizes of micro-batches.
+        seq_len: tokens of a sample, if it has tokens.
+        repeats: iterations of each measurement, after a warm-up.
+        device: `cpu` or `cuda`.
+        optimizer: the one whose state is counted.
+        precision: in which layers compute, `float32` or `bfloat16`.
+        layers, head, loss: of a model of the user's own, as for run.py; None if not given.
     """
 
     model: str
@@ -127,7 +132,11 @@ def profile_of(choice: Choice, transport: Processes) -> Profile:
 
 
 def mean_of_ranks(measured: MeasuredLayers, transport: Transport) -> MeasuredLayers:
-    """Return the mean of what all ranks have measured; called by all ranks together. measured: by this rank."""
+    """Return the mean of what all ranks have measured; called by all ranks together.
+
+    Args:
+        measured: by this rank.
+    """
     texts = transport.all_gather(json.dumps([asdict(times) for times in (measured.overhead, *measured.layers)]))
     of_ranks = [json.loads(text) for text in texts]
     mean = []

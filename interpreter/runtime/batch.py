@@ -64,10 +64,14 @@ class Samples(ABC):
 class Batch:
     """One batch of one replica, read from a source.
 
-    number: of the batch, from 0; replica: the number of this replica; width: the number of replicas; micro_batches: how many
-    the batch has; size: samples of a micro-batch. accumulated: how many batches of a replica one iteration has. Iteration i has
-    the batches i * accumulated to (i + 1) * accumulated - 1. Each of its losses is the mean over the valid targets of these
-    batches of all replicas.
+    Attributes:
+        number: of the batch, from 0.
+        replica: the number of this replica.
+        width: the number of replicas.
+        micro_batches: how many the batch has.
+        size: samples of a micro-batch.
+        accumulated: how many batches of a replica one iteration has. Iteration i has the batches i * accumulated to (i + 1) *
+            accumulated - 1. Each of its losses is the mean over the valid targets of these batches of all replicas.
     """
 
     source: Samples
@@ -118,8 +122,12 @@ def _in_own_memory(tensors: Values) -> Values:
 class TensorBatch:
     """The tensors of one replica, cut into micro-batches along their first dimension.
 
-    inputs, targets: None if they are not given, as on ranks that do not read them. fields: those that this rank reads, by name.
-    micro_batches: how many. divisors: as in `MicroBatches`. draws: of each micro-batch.
+    Args:
+        inputs, targets: None if they are not given, as on ranks that do not read them.
+        fields: those that this rank reads, by name.
+        micro_batches: how many.
+        divisors: as in `MicroBatches`.
+        draws: of each micro-batch.
     """
 
     def __init__(

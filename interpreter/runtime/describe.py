@@ -67,8 +67,9 @@ def described(
 ) -> tuple[ModelDescription, list[HeldBytes]]:
     """Return the description of a model for micro-batches of `samples` samples, and what each layer holds while it runs.
 
-    device: where the layers are; by default the CPU. It matters, for instance with autocast: torch autocasts other functions on
-    GPUs than on CPUs.
+    Args:
+        device: where the layers are; by default the CPU. It matters, for instance with autocast: torch autocasts other
+            functions on GPUs than on CPUs.
 
     Of each layer the description has
     - kept_bytes: the storages that autograd saves in its forward, each once, without weights. The model's inputs count as
@@ -186,10 +187,14 @@ class _NoTracker:
 class _Run:
     """A forward through all layers, and with `split` the first half of a split backward; what was measured of each layer.
 
-    inputs, outputs: of each layer. fields, targets: of the samples. saved: the tensors that autograd saved in each layer.
-    deferred: the tensors that each layer left for BWD_WEIGHT; none without `split`. operations: multiplications and additions
-    in the forward of each layer. makers: by the storage of an output, the layer that has made it; the model's inputs count as
-    made by the first layer. weights: the storages of parameters and buffers.
+    Attributes:
+        inputs, outputs: of each layer.
+        fields, targets: of the samples.
+        saved: the tensors that autograd saved in each layer.
+        deferred: the tensors that each layer left for BWD_WEIGHT; none without `split`.
+        operations: multiplications and additions in the forward of each layer.
+        makers: by the storage of an output, the layer that has made it; the model's inputs count as made by the first layer.
+        weights: the storages of parameters and buffers.
     """
 
     def __init__(self, model: Model, stages: Sequence[Stage], samples: int, device: torch.device, split: bool) -> None:
@@ -253,7 +258,8 @@ def _faked(tensors: Iterable[torch.Tensor], device: torch.device) -> Values:
 def _reading_no_values(function: str) -> Iterator[None]:
     """Replace torch's errors for operations that need the values of a fake tensor by a ValueError.
 
-    function: what runs in the context, for the message, such as "the loss".
+    Args:
+        function: what runs in the context, for the message, such as "the loss".
     """
     try:
         yield
@@ -279,8 +285,9 @@ def _by_layer(
 ) -> tuple[list[int], dict[tuple[int | None, tuple[int, ...]], int]]:
     """Return the bytes of storages: by layer, those that it alone keeps and no other layer made; by (maker, keepers), the rest.
 
-    kept: for each layer, the tensors that it keeps. The maker is None for a storage that is neither in a layer's output nor in
-    the model's inputs. Weights do not count.
+    Args:
+        kept: for each layer, the tensors that it keeps. The maker is None for a storage that is neither in a layer's output nor
+            in the model's inputs. Weights do not count.
     """
     sizes: dict[int, int] = {}
     keepers: dict[int, list[int]] = {}
@@ -300,7 +307,10 @@ def _by_layer(
 
 
 def _boundary(layer: int, number: int, full: _Run, split: _Run) -> Tensor:
-    """Return the description of one tensor of a layer's output. number: of the tensor in the output.
+    """Return the description of one tensor of a layer's output.
+
+    Args:
+        number: of the tensor in the output.
 
     The tensor is `kept` if this layer or an earlier one keeps its storage, for a full backward or for a split one.
     """

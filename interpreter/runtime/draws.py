@@ -21,7 +21,8 @@ from chimerac.interpreter.runtime.model import seed_from
 class Draws:
     """What the random numbers of one forward depend on, besides the layer and the site in it.
 
-    samples: the number of each sample of the micro-batch.
+    Attributes:
+        samples: the number of each sample of the micro-batch.
     """
 
     seed: int
@@ -57,8 +58,12 @@ def current_draws() -> Draws:
 class Dropout(nn.Module):
     """Dropout whose mask is a function of (seed, iteration, sample, layer, site).
 
-    probability: that a number of the input becomes 0; the others are divided by 1 - probability. layer: the number of the layer
-    in the model. site: the number of the dropout in its layer. The first dimension of the input counts the samples.
+    Attributes:
+        probability: that a number of the input becomes 0; the others are divided by 1 - probability.
+        layer: the number of the layer in the model.
+        site: the number of the dropout in its layer.
+
+    The first dimension of the input counts the samples.
     """
 
     def __init__(self, probability: float, layer: int, site: int) -> None:

@@ -63,11 +63,16 @@ SecondStreamOf = Callable[[torch.device], SecondStream | None]
 class Executor:
     """Executes the stream of one rank.
 
-    objective: the loss and the precision. stages: the stages of this rank, by number. boundary_table: for each stage of the
-    model, the tensors that it passes to the next one; for the last stage, those that the loss takes. groups: this rank's
-    parameters by group, each once. profile_ranges: whether each instruction is a range, named by its text, for torch.profiler
-    and the profilers that read torch's ranges; the epilogue is one too. second_stream: a function of a device that returns a
-    second stream for overlapped pairs (runtime/overlap.py), or None; by default only CUDA devices have one.
+    Attributes:
+        objective: the loss and the precision.
+        stages: the stages of this rank, by number.
+        boundary_table: for each stage of the model, the tensors that it passes to the next one; for the last stage, those that
+            the loss takes.
+        groups: this rank's parameters by group, each once.
+        profile_ranges: whether each instruction is a range, named by its text, for torch.profiler and the profilers that read
+            torch's ranges; the epilogue is one too.
+        second_stream: a function of a device that returns a second stream for overlapped pairs (runtime/overlap.py), or None;
+            by default only CUDA devices have one.
 
     All ranks create their executors of a program together, because they compare their copies of the parameters. Raises
     ChimeraError E810 on all ranks if copies differ, and ValueError if this rank has different copies of a tied parameter.
@@ -123,11 +128,13 @@ class Executor:
     def run(self, batch: MicroBatches, sync: bool = True, invoke: Invoke | None = None) -> float:
         """Execute the stream once, on one batch, and return this rank's share of the loss.
 
-        sync: the same on all ranks; False leaves out the ALLREDUCEs. After a run with sync every trained parameter has its
-        complete gradient, added to the one that it had. After a run without sync each rank has the gradient of its own tasks,
-        and a later run with sync adds up those of all ranks. invoke: a function that is called instead of each instruction's
-        call, with the number of the instruction and the call; it makes the call. The executor's part of the epilogue is called
-        in the same way, with the number after the last instruction.
+        Args:
+            sync: the same on all ranks; False leaves out the ALLREDUCEs. After a run with sync every trained parameter has its
+                complete gradient, added to the one that it had. After a run without sync each rank has the gradient of its own
+                tasks, and a later run with sync adds up those of all ranks.
+            invoke: a function that is called instead of each instruction's call, with the number of the instruction and the
+                call; it makes the call. The executor's part of the epilogue is called in the same way, with the number after
+                the last instruction.
 
         Raises RankError, which names the instruction that failed, or the epilogue.
         """

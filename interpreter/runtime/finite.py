@@ -29,10 +29,14 @@ SHOWN = 4  # how many values a message names at most
 class Cause:
     """A value that is not finite, and the instruction that computed it from finite values, or read it from the samples.
 
-    is_reduction: whether the instruction is an all-reduce. number, text: of the instruction, on `rank`. name: of the rank in
-    messages. value: which value is not finite, in words. weights: the names of the stage's weights that are not finite.
-    samples: the fields and targets that the instruction reads and that are not finite, in words. is_input: whether the value is
-    an input of the model.
+    Attributes:
+        is_reduction: whether the instruction is an all-reduce.
+        number, text: of the instruction, on `rank`.
+        name: of the rank in messages.
+        value: which value is not finite, in words.
+        weights: the names of the stage's weights that are not finite.
+        samples: the fields and targets that the instruction reads and that are not finite, in words.
+        is_input: whether the value is an input of the model.
     """
 
     is_reduction: bool
@@ -66,7 +70,9 @@ class Cause:
 class FiniteCheck:
     """Checks the tasks of one rank while its stream runs.
 
-    names: of this rank's parameters, by id. causes: those that were found on this rank.
+    Attributes:
+        names: of this rank's parameters, by id.
+        causes: those that were found on this rank.
     """
 
     def __init__(self, executor: Executor, names: Mapping[int, str]) -> None:
@@ -79,7 +85,9 @@ class FiniteCheck:
     def invoke(self, number: int, call: Callable[[], None]) -> None:
         """Run an instruction. For a task, check the values that it reads and computes.
 
-        number: of the instruction in the stream, or the length of the stream for the epilogue. call: runs it.
+        Args:
+            number: of the instruction in the stream, or the length of the stream for the epilogue.
+            call: runs it.
         """
         instruction = self._executor.stream[number] if number < len(self._executor.stream) else None
         if not isinstance(instruction, Task) or isinstance(instruction, Recompute):  # a RECOMPUTE makes no value
@@ -115,7 +123,11 @@ class FiniteCheck:
                 self._nonfinite.add(key)
 
     def _backward(self, number: int, call: Callable[[], None], keys: list[tuple[int, int, int]], has_values: bool) -> None:
-        """Check a backward. has_values: whether it reads and computes gradients of values, not only of weights."""
+        """Check a backward.
+
+        Args:
+            has_values: whether it reads and computes gradients of values, not only of weights.
+        """
         work, stage = [self._executor.work[key] for key in keys], keys[0][1]
         read = [w.output_gradient.read() for w in work if has_values and w.output_gradient is not None]
         inputs_finite = all(key not in self._nonfinite for key in keys) and all(map(_is_finite, read))
@@ -145,7 +157,11 @@ class FiniteCheck:
     def _add(
         self, number: int, value: str, work: Sequence[Work] = (), is_reduction: bool = False, is_input: bool = False
     ) -> None:
-        """Add a cause. work: what the task is for, of one stage; empty for an all-reduce."""
+        """Add a cause.
+
+        Args:
+            work: what the task is for, of one stage; empty for an all-reduce.
+        """
         weights = [p for w in work[:1] for p in w.module.parameters() if not _is_finite((p,))]
         samples = tuple(name for w in work for name in _nonfinite_samples(w))
         text = instruction_text(self._executor.stream[number], self._executor.pipe_names)
@@ -158,8 +174,11 @@ class FiniteCheck:
 def first_cause(transport: Transport, causes: Iterable[Cause]) -> Cause | None:
     """Return the first cause of all ranks, the same on each rank; called by all ranks together.
 
-    causes: of this rank. Tasks come before all-reduces. Of two tasks or two all-reduces, the one with the lower number in its
-    stream comes first, and of equal numbers the one of the lower rank. None: there is no cause.
+    Args:
+        causes: of this rank.
+
+    Tasks come before all-reduces. Of two tasks or two all-reduces, the one with the lower number in its stream comes first, and
+    of equal numbers the one of the lower rank. None: there is no cause.
     """
     by_rank = transport.all_gather(json.dumps([asdict(cause) for cause in causes]))
     all_causes = [

@@ -19,7 +19,8 @@ from chimerac.interpreter.transport import Transport
 def aligned_times(times: Times, transport: Transport) -> list[Times]:
     """Return the times of each rank by the clock of rank 0; called by all ranks together.
 
-    times: of this rank, by its own clock.
+    Args:
+        times: of this rank, by its own clock.
     """
     offsets = clock_offsets(transport)
     gathered = transport.all_gather(times.to_json())
@@ -27,7 +28,10 @@ def aligned_times(times: Times, transport: Transport) -> list[Times]:
 
 
 def beginning(times: Sequence[Times]) -> int:
-    """Return when the earliest rank began its first instruction. times: of each rank, by one clock.
+    """Return when the earliest rank began its first instruction.
+
+    Args:
+        times: of each rank, by one clock.
 
     For a rank without instructions the end of its sends counts.
     """
@@ -35,7 +39,10 @@ def beginning(times: Sequence[Times]) -> int:
 
 
 def measured_timeline(program: Program, times: Sequence[Times]) -> Timeline:
-    """Return the timeline of an iteration in milliseconds after its beginning. times: of each rank, by one clock.
+    """Return the timeline of an iteration in milliseconds after its beginning.
+
+    Args:
+        times: of each rank, by one clock.
 
     A bar begins when its instruction no longer waits. `finish` is when the last rank has completed its all-reduces.
     """
@@ -45,7 +52,10 @@ def measured_timeline(program: Program, times: Sequence[Times]) -> Timeline:
 
 
 def write_timeline(program: Program, times: Times, transport: Transport, path: str | os.PathLike[str]) -> None:
-    """Write the timeline of an iteration; called by all ranks together. times: of this rank, by its own clock.
+    """Write the timeline of an iteration; called by all ranks together.
+
+    Args:
+        times: of this rank, by its own clock.
 
     Rank 0 writes the file, as `write` of chimera_ir/files.py does. Raises ChimeraError E811 on all ranks if it cannot be
     written.
@@ -62,7 +72,11 @@ def write_gathered(
 ) -> None:
     """Write a text that rank 0 makes from the aligned times of all ranks; called by all ranks together.
 
-    what: what the file has, for messages. text: makes the text from the aligned times. times: of this rank, by its own clock.
+    Args:
+        what: what the file has, for messages.
+        text: makes the text from the aligned times.
+        times: of this rank, by its own clock.
+
     Raises ChimeraError E811 on all ranks if the file cannot be written.
     """
     aligned = aligned_times(times, transport)

@@ -36,8 +36,11 @@ def is_alone(tensor: Tensor, others: Sequence[Tensor] = ()) -> bool:
 def in_own_memory(tensors: Sequence[Tensor], kept: Sequence[bool], others: Sequence[Tensor] = ()) -> Values:
     """Return these tensors without their graph, each alone in its storage.
 
-    kept: for each tensor, whether a graph keeps it. A tensor is copied only if a graph keeps it, if its storage is larger, if
-    it is not contiguous, or if it shares its storage with one of `others` or with a tensor before it that is not copied.
+    Args:
+        kept: for each tensor, whether a graph keeps it.
+
+    A tensor is copied only if a graph keeps it, if its storage is larger, if it is not contiguous, or if it shares its storage
+    with one of `others` or with a tensor before it that is not copied.
     """
     result: list[Tensor] = []
     for t, is_kept in zip(tensors, kept, strict=True):

@@ -27,8 +27,10 @@ Fields = Mapping[str, Tensor]  # by name, the tensors of a micro-batch that laye
 class Example(NamedTuple):
     """Tensors with the shapes and dtypes of a micro-batch. The first dimension of each counts the samples.
 
-    inputs: of the first layer. targets: of the loss; None if they are not known. fields: what layers read directly from the
-    data, by name.
+    Attributes:
+        inputs: of the first layer.
+        targets: of the loss; None if they are not known.
+        fields: what layers read directly from the data, by name.
     """
 
     inputs: Values
@@ -64,12 +66,15 @@ class Objective(Protocol):
 class Model(ABC):
     """A model that can be cut between any two of its layers.
 
-    example: a function of a number of samples; it returns tensors with the shapes and dtypes of real ones. A function that was
-    made from a given micro-batch ignores the number. loss: a function of the output of the last layer and the targets; it
-    returns one or several losses of a micro-batch. In a run of run.py each of them is the *sum* over its valid targets, and the
-    loss of an iteration is the sum of their means. `Pipeline.step` divides them as its caller says, so they may be means.
-    correct: a function of the same arguments that returns how many targets of the first loss are predicted correctly, for
-    evaluations of classifiers; None: not counted. autocast: the dtype of torch.autocast; None: no autocast.
+    Attributes:
+        example: a function of a number of samples; it returns tensors with the shapes and dtypes of real ones. A function that
+            was made from a given micro-batch ignores the number.
+        loss: a function of the output of the last layer and the targets; it returns one or several losses of a micro-batch. In
+            a run of run.py each of them is the *sum* over its valid targets, and the loss of an iteration is the sum of their
+            means. `Pipeline.step` divides them as its caller says, so they may be means.
+        correct: a function of the same arguments that returns how many targets of the first loss are predicted correctly, for
+            evaluations of classifiers; None: not counted.
+        autocast: the dtype of torch.autocast; None: no autocast.
     """
 
     name: str
@@ -95,11 +100,13 @@ class Model(ABC):
 class Stage(nn.Module):
     """Consecutive layers as one module. It takes what the stage before it returns; the first stage takes the inputs.
 
-    layers: modules, which together have all parameters and buffers of the stage. names: the names of these modules in the full
-    model; by default their positions in the stage. ties: for each module, the parameters that it shares with other modules of
-    this stage or of others: by the name of a set of tied parameters, the path of the module's parameter; by default the
-    module's attribute `tied` has them. fields_of: for each module, the names of the fields that it takes as keyword arguments;
-    by default none. reads: the names of all these fields, which the stage takes as keyword arguments.
+    Attributes:
+        layers: modules, which together have all parameters and buffers of the stage.
+        names: the names of these modules in the full model; by default their positions in the stage.
+        ties: for each module, the parameters that it shares with other modules of this stage or of others: by the name of a set
+            of tied parameters, the path of the module's parameter; by default the module's attribute `tied` has them.
+        fields_of: for each module, the names of the fields that it takes as keyword arguments; by default none.
+        reads: the names of all these fields, which the stage takes as keyword arguments.
 
     A subclass whose modules do not simply run one after another overrides `forward`.
     """
@@ -154,10 +161,13 @@ def apply_layer(layer: nn.Module, values: Values, fields: Fields = {}) -> Values
 class LayeredModel(Model):
     """A model that is a list of layers. A layer takes the tensors that the layer before it returns; the first takes the inputs.
 
-    layers: the name of each layer, and a function that returns it: a new one with weights from torch's generator, or a module
-    that exists. fields: the names of the tensors that layers read directly from the data; a layer reads those that are
-    parameters of its `forward`. ties: by the number of a layer, the parameters that it shares with other layers, as in
-    `Stage.ties`; for a layer that is not in it, the layer's attribute `tied` has them.
+    Attributes:
+        layers: the name of each layer, and a function that returns it: a new one with weights from torch's generator, or a
+            module that exists.
+        fields: the names of the tensors that layers read directly from the data; a layer reads those that are parameters of its
+            `forward`.
+        ties: by the number of a layer, the parameters that it shares with other layers, as in `Stage.ties`; for a layer that is
+            not in it, the layer's attribute `tied` has them.
     """
 
     layers: tuple[tuple[str, Callable[[], nn.Module]], ...]

@@ -74,8 +74,10 @@ class CudaStream:
 class Overlap(NamedTuple):
     """Which pairs of a rank's stream run at the same time, and on which CUDA stream each task runs.
 
-    first: the number of the first instruction of each such pair. second_stream: the pipe, stage and micro-batch of all tasks
-    that run on the second stream; the others run on the main one.
+    Attributes:
+        first: the number of the first instruction of each such pair.
+        second_stream: the pipe, stage and micro-batch of all tasks that run on the second stream; the others run on the main
+            one.
     """
 
     first: frozenset[int]
@@ -112,8 +114,9 @@ def overlap_of(stream: Sequence[Instruction]) -> Overlap:
 def on_streams(stream: Sequence[Instruction], calls: Sequence[Call], second: SecondStream) -> list[Call]:
     """Return the calls of a rank's stream, changed so that its overlapped pairs run at the same time.
 
-    calls: one for each instruction. A pair keeps its two calls: the first one lets the second CUDA stream wait for the main one
-    and starts its task, the second one starts the other task and lets the main stream wait.
+    Args:
+        calls: one for each instruction. A pair keeps its two calls: the first one lets the second CUDA stream wait for the main
+            one and starts its task, the second one starts the other task and lets the main stream wait.
     """
     overlap, changed = overlap_of(stream), list(calls)
     for number, (i, call) in enumerate(zip(stream, calls, strict=True)):
@@ -127,8 +130,9 @@ def on_streams(stream: Sequence[Instruction], calls: Sequence[Call], second: Sec
 class _Forked:
     """The call of a task of a pair, or of another task on the second stream.
 
-    on_second: whether the task runs on the second stream. fork, join: whether `SecondStream.fork` is called before the task,
-    and `SecondStream.join` after it.
+    Args:
+        on_second: whether the task runs on the second stream.
+        fork, join: whether `SecondStream.fork` is called before the task, and `SecondStream.join` after it.
     """
 
     def __init__(self, call: Call, second: SecondStream, on_second: bool, fork: bool, join: bool) -> None:

@@ -28,9 +28,11 @@ Groups = dict[str, list[nn.Parameter]]
 class Gradients:
     """The gradients of a group. They are allocated once, and an ALLREDUCE sums them in place.
 
-    flat: for each dtype one tensor that holds the gradients one after the other. A group without gradients has one empty
-    tensor, because its ranks may still run its ALLREDUCE. is_first: whether this rank is the first holder of the group.
-    are_complete: whether the last run of the stream has summed the gradients over all holders; True before the first run.
+    Attributes:
+        flat: for each dtype one tensor that holds the gradients one after the other. A group without gradients has one empty
+            tensor, because its ranks may still run its ALLREDUCE.
+        is_first: whether this rank is the first holder of the group.
+        are_complete: whether the last run of the stream has summed the gradients over all holders; True before the first run.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device, is_first: bool = True) -> None:
@@ -66,7 +68,11 @@ class Gradients:
                 tensor.zero_()
 
     def end(self, sync: bool) -> None:
-        """End a run of the stream. sync: whether its ALLREDUCEs have run, so that the gradients are complete."""
+        """End a run of the stream.
+
+        Args:
+            sync: whether its ALLREDUCEs have run, so that the gradients are complete.
+        """
         self.are_complete = sync
 
 
@@ -130,7 +136,10 @@ def _ties(stage: Stage) -> dict[str, list[tuple[nn.Module, str]]]:
 def _merge(owners: Sequence[tuple[nn.Module, str]]) -> nn.Parameter:
     """Register the first module's parameter in all of these modules, and return it.
 
-    owners: modules, each with the name of the attribute that is the parameter. Raises ValueError if their parameters differ.
+    Args:
+        owners: modules, each with the name of the attribute that is the parameter.
+
+    Raises ValueError if their parameters differ.
     """
     module, name = owners[0]
     parameter = module.get_parameter(name)

@@ -19,8 +19,9 @@ from chimerac.interpreter.runtime.model import Model, Stage
 class PartitionedModel:
     """A model, its description, and the layers of each stage.
 
-    tie_names: by the name of a set of tied parameters in the model, its name in the program. A set that is not in `tie_names`
-    has the same name in both, or is on one stage and not in the program.
+    Attributes:
+        tie_names: by the name of a set of tied parameters in the model, its name in the program. A set that is not in
+            `tie_names` has the same name in both, or is on one stage and not in the program.
     """
 
     model: Model
@@ -53,8 +54,9 @@ class PartitionedModel:
 def partitioned(program: Program, model: Model, description: ModelDescription, ties_by_stage: bool = False) -> PartitionedModel:
     """Return the model with the program's partition, or with the balanced one if the program has none.
 
-    ties_by_stage: match the model's sets of tied parameters to the program's sets by their stages, and give them the program's
-    names. Otherwise they are matched by name.
+    Args:
+        ties_by_stage: match the model's sets of tied parameters to the program's sets by their stages, and give them the
+            program's names. Otherwise they are matched by name.
 
     Raises ChimeraError: E705 and E706 as `partition_for`, E805 if the program ties other parameters than the model.
     """
@@ -113,7 +115,8 @@ def _names_in_program(
 def _check_ties(header: Header, description: ModelDescription, partition: Partition, by_stage: bool) -> None:
     """Raise ChimeraError E805 unless the program ties exactly the parameters that stages of the model share.
 
-    by_stage: whether the sets of tied parameters were matched by their stages, and not by their names.
+    Args:
+        by_stage: whether the sets of tied parameters were matched by their stages, and not by their names.
     """
     in_program = {tied.name: set(tied.stages) for tied in header.tied}
     in_model = {tied.name: set(map(partition.stage_of, tied.layers)) for tied in description.tied}

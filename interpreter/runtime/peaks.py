@@ -34,8 +34,12 @@ class HeldBytes:
     """The bytes that a layer holds in a run, less those at the beginning of the run.
 
     The first number of each list is that at the beginning of the run, 0. The others are those after each operation.
-    forward: a forward with a graph; no_graph: a forward without one; backward: a full backward; input, weight: the halves of a
-    split backward.
+
+    Attributes:
+        forward: a forward with a graph.
+        no_graph: a forward without one.
+        backward: a full backward.
+        input, weight: the halves of a split backward.
     """
 
     forward: Sequence[int]
@@ -50,7 +54,11 @@ class HeldBytes:
 
 
 class _Meter(TorchDispatchMode):
-    """Records how many bytes are held after each operation. excluded: tensors that do not count."""
+    """Records how many bytes are held after each operation.
+
+    Args:
+        excluded: tensors that do not count.
+    """
 
     def __init__(self, excluded: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -80,9 +88,11 @@ class _Meter(TorchDispatchMode):
 
 @dataclass(frozen=True, slots=True)
 class LayerRun:
-    """A layer alone. inputs, fields, targets: fake tensors on `device`.
+    """A layer alone.
 
-    targets: those of the loss, for the last layer; None for the other layers, and if they are not known.
+    Attributes:
+        inputs, fields, targets: fake tensors on `device`.
+        targets: those of the loss, for the last layer; None for the other layers, and if they are not known.
     """
 
     model: Model
@@ -112,7 +122,8 @@ class LayerRun:
     def _without_graph(self, forward: list[int]) -> list[int]:
         """Return the bytes of a forward without autograd.
 
-        forward: those of a forward with autograd; returned for a layer whose forward needs autograd.
+        Args:
+            forward: those of a forward with autograd; returned for a layer whose forward needs autograd.
         """
         meter = self._meter(*self.inputs)
         try:
@@ -127,7 +138,8 @@ class LayerRun:
     def _run(self, splitting: Splitting | None) -> tuple[list[int], list[int], list[int]]:
         """Return the bytes of a forward, of its full backward, and a list that is not used.
 
-        splitting: splits the backward: then the second and the third list are of its input half and of its weight half.
+        Args:
+            splitting: splits the backward: then the second and the third list are of its input half and of its weight half.
         """
         inputs = tuple([t.detach().requires_grad_(t.requires_grad) for t in self.inputs])
         meter = self._meter(*inputs)

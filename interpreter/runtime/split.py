@@ -34,7 +34,8 @@ from chimerac.interpreter.runtime.split_functions import DEFERRING, DeferredGrad
 class Splitting(TorchFunctionMode):
     """A context in which functions with parameters defer their weight gradients.
 
-    deferred: the weight gradients that are still to be computed, in the order in which the backward left them.
+    Attributes:
+        deferred: the weight gradients that are still to be computed, in the order in which the backward left them.
     """
 
     def __init__(self) -> None:

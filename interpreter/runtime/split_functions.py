@@ -25,8 +25,9 @@ aten = torch.ops.aten
 class DeferredGradients(NamedTuple):
     """Weight gradients that are still to be computed.
 
-    compute: a function of the tensors `reads`. It computes the gradients and adds them to those of the parameters. reads: what
-    it needs, such as an input and the gradient of an output.
+    Attributes:
+        compute: a function of the tensors `reads`. It computes the gradients and adds them to those of the parameters.
+        reads: what it needs, such as an input and the gradient of an output.
     """
 
     compute: Callable[..., None]
@@ -312,7 +313,11 @@ def _convolution_weights(
 
 
 def _convolution(dims: int) -> Callable[..., Any]:
-    """Return the function for F.conv1d, F.conv2d or F.conv3d. dims: 1, 2 or 3."""
+    """Return the function for F.conv1d, F.conv2d or F.conv3d.
+
+    Args:
+        dims: 1, 2 or 3.
+    """
 
     def convolution(
         deferred: list[DeferredGradients],

@@ -17,7 +17,11 @@ from chimerac.interpreter.transport import Pending, Transport
 
 
 class Key(NamedTuple):
-    """The name of a value. stage: of the task that reads it."""
+    """The name of a value.
+
+    Attributes:
+        stage: of the task that reads it.
+    """
 
     value: str  # act or grad
     pipe: int
@@ -31,8 +35,9 @@ class Key(NamedTuple):
 class Slot:
     """Holds one value, or a value that is being received, or nothing.
 
-    message: the RECV that fills the slot; None for a value that this rank computes. waits_for_free: whether a FREE empties the
-    slot, instead of the last task that reads the value.
+    Attributes:
+        message: the RECV that fills the slot; None for a value that this rank computes.
+        waits_for_free: whether a FREE empties the slot, instead of the last task that reads the value.
     """
 
     __slots__ = ("key", "message", "values", "waits_for_free")
@@ -91,8 +96,11 @@ class Slot:
 class Message:
     """A RECV and its receive buffer, which exists from the RECV until the last value of the message is released or popped.
 
-    slots: of the values of the message. is_single_tensor: whether the message is one tensor. The buffer is then that tensor,
-    and `Slot.pop` returns it without a copy, unless a FREE empties the slot. pending: the receive, until it was waited for.
+    Attributes:
+        slots: of the values of the message.
+        is_single_tensor: whether the message is one tensor. The buffer is then that tensor, and `Slot.pop` returns it without a
+            copy, unless a FREE empties the slot.
+        pending: the receive, until it was waited for.
     """
 
     __slots__ = (

@@ -23,10 +23,15 @@ Nanoseconds = npt.NDArray[np.int64]
 class Times:
     """One iteration of one rank, by instruction number, in nanoseconds of time.perf_counter_ns.
 
-    waited: how long the instruction waited for other ranks: a task for a value, a SEND as the window of its channel requires.
-    is_task: which instructions compute. sent: when all sends were complete, after the last instruction; finish: when all
-    all-reduces were complete too. recompute_ns: how long tasks ran forwards again. An instruction starts when the one before it
-    ends.
+    Attributes:
+        waited: how long the instruction waited for other ranks: a task for a value, a SEND as the window of its channel
+            requires.
+        is_task: which instructions compute.
+        sent: when all sends were complete, after the last instruction.
+        finish: when all all-reduces were complete too.
+        recompute_ns: how long tasks ran forwards again.
+
+    An instruction starts when the one before it ends.
     """
 
     start: Nanoseconds
@@ -43,7 +48,11 @@ class Times:
         return Timeline(np.full(len(rows), rank), rows, self.start + self.waited, self.end, scale=10**6, unit="ms")
 
     def shifted(self, offset: int) -> Times:
-        """Return these times by another clock. offset: what to add to them, in nanoseconds."""
+        """Return these times by another clock.
+
+        Args:
+            offset: what to add to them, in nanoseconds.
+        """
         shifted = {name: getattr(self, name) + offset for name in ("start", "end", "sent", "finish")}
         return replace(self, **shifted)
 
@@ -91,8 +100,10 @@ def times_of(
 ) -> Times:
     """Return the times of an iteration.
 
-    stamps: the clock before the first instruction, after each, and after the sends and all-reduces are complete; waits: how
-    long the rank had waited in total at the same moments; is_task, sent, recompute_ns: as in `Times`.
+    Args:
+        stamps: the clock before the first instruction, after each, and after the sends and all-reduces are complete.
+        waits: how long the rank had waited in total at the same moments.
+        is_task, sent, recompute_ns: as in `Times`.
     """
     clock, waited = np.array(stamps, np.int64), np.array(waits, np.int64)
     return Times(clock[:-2], clock[1:-1], waited[1:-1] - waited[:-2], is_task, sent, int(clock[-1]), recompute_ns)
@@ -102,9 +113,10 @@ def times_of(
 class IterationTimes:
     """How long one iteration of all ranks takes, predicted or measured.
 
-    last_task_end: until the last task ends; in seconds if measured, and if predicted in the unit of the costs, unless a caller
-    has converted it. All-reduces that end later are not counted, so a makespan may be longer. bubbles: the share of this time
-    in which each rank did not compute.
+    Attributes:
+        last_task_end: until the last task ends; in seconds if measured, and if predicted in the unit of the costs, unless a
+            caller has converted it. All-reduces that end later are not counted, so a makespan may be longer.
+        bubbles: the share of this time in which each rank did not compute.
     """
 
     last_task_end: float
@@ -128,8 +140,9 @@ def computed_and_elapsed_s(times: Times) -> tuple[float, float]:
 def bubbles(computed_s: Sequence[float], elapsed_s: Sequence[float]) -> list[float]:
     """Return the share of the time until the last task ends in which each rank did not compute.
 
-    computed_s: how long each rank computed. elapsed_s: of each rank, from its start to the end of its last task. The longest of
-    these times counts for all ranks.
+    Args:
+        computed_s: how long each rank computed.
+        elapsed_s: of each rank, from its start to the end of its last task. The longest of these times counts for all ranks.
     """
     last_task_end = max(elapsed_s, default=0.0)
     return [1 - computed / last_task_end if last_task_end else 0.0 for computed in computed_s]

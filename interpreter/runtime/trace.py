@@ -37,7 +37,10 @@ ARROW_NS = 1000
 
 
 def write_trace(program: Program, times: Times, transport: Transport, path: str | os.PathLike[str]) -> None:
-    """Write the trace of an iteration; called by all ranks together. times: of this rank, by its own clock.
+    """Write the trace of an iteration; called by all ranks together.
+
+    Args:
+        times: of this rank, by its own clock.
 
     Rank 0 writes the file: completely, or not at all. Raises ChimeraError E811 on all ranks if it cannot be written.
     """
@@ -45,12 +48,20 @@ def write_trace(program: Program, times: Times, transport: Transport, path: str 
 
 
 def trace_text(program: Program, times: Sequence[Times]) -> str:
-    """Return the trace as JSON with an event on each line. times: of each rank, by the clock of rank 0."""
+    """Return the trace as JSON with an event on each line.
+
+    Args:
+        times: of each rank, by the clock of rank 0.
+    """
     return trace_document(program, trace_events(program, times))
 
 
 def trace_events(program: Program, times: Sequence[Times]) -> Iterator[Event]:
-    """Yield the events of a trace. times: of each rank, by the clock of rank 0."""
+    """Yield the events of a trace.
+
+    Args:
+        times: of each rank, by the clock of rank 0.
+    """
     origin = beginning(times)
     aligned = [t.shifted(-origin) for t in times]
     all_messages = messages(program)
@@ -67,8 +78,9 @@ def trace_events(program: Program, times: Sequence[Times]) -> Iterator[Event]:
 def _slices(program: Program, rank: int, times: Times, awaited: Mapping[int, Sequence[Message]]) -> Iterator[Event]:
     """Yield the slices of a rank: each instruction, its wait before it, and the waits at the end of the iteration.
 
-    times: of this rank, counted from the beginning of the iteration. awaited: messages, by the row of the task that reads them
-    first.
+    Args:
+        times: of this rank, counted from the beginning of the iteration.
+        awaited: messages, by the row of the task that reads them first.
     """
     columns = zip(program.stream(rank), times.start.tolist(), times.end.tolist(), times.waited.tolist(), strict=True)
     for number, (i, start, end, waited) in enumerate(columns):
@@ -91,7 +103,11 @@ def _track(i: Instruction) -> int:
 
 
 def _wait_name(i: Instruction, awaited: Sequence[Message]) -> str:
-    """Return what an instruction waits for, as the name of a slice. awaited: the messages of which it is the first reader."""
+    """Return what an instruction waits for, as the name of a slice.
+
+    Args:
+        awaited: the messages of which it is the first reader.
+    """
     if awaited:
         return f"waits for {', '.join(message.text for message in awaited)}"
     return f"waits for its sends to rank {i.peer}" if isinstance(i, Send) else "waits"

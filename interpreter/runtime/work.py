@@ -33,11 +33,14 @@ from chimerac.interpreter.runtime.store import Slot
 class Iteration:
     """What all work of a rank shares while its stream runs on one batch of an iteration.
 
-    losses: the losses that this rank has computed so far, by micro-batch, on the device. correct: how many targets it has
-    predicted correctly so far, on the device; counted only if `evaluates`, and if the objective counts them. recompute_ns: how
-    long forwards have run again so far, in nanoseconds. loss_gradient: a tensor with the number 1, with which the backward of a
-    loss begins. keep: called with the tensors of each value that a task reads, if tasks run on two CUDA streams
-    (`SecondStream.keep`); otherwise None.
+    Attributes:
+        losses: the losses that this rank has computed so far, by micro-batch, on the device.
+        correct: how many targets it has predicted correctly so far, on the device; counted only if `evaluates`, and if the
+            objective counts them.
+        recompute_ns: how long forwards have run again so far, in nanoseconds.
+        loss_gradient: a tensor with the number 1, with which the backward of a loss begins.
+        keep: called with the tensors of each value that a task reads, if tasks run on two CUDA streams (`SecondStream.keep`);
+            otherwise None.
     """
 
     def __init__(self, objective: Objective, device: torch.device, evaluates: bool = False) -> None:
@@ -91,11 +94,14 @@ class Iteration:
 class Work:
     """The work of the stage `module` on micro-batch `m`.
 
-    input: the slot of the input; None on the first stage, whose input is samples. needs_gradient: which tensors of the input
-    have a gradient. output: the slot of the output; None on the last stage, whose output is the loss. kept: which tensors of
-    the output the graph also keeps; not used on the last stage. output_gradient: the slot that the backward reads; None on the
-    last stage. input_gradient: the slot that it fills; None on the first stage. split: what BWD_INPUT leaves for BWD_WEIGHT;
-    None for a full backward.
+    Attributes:
+        input: the slot of the input; None on the first stage, whose input is samples.
+        needs_gradient: which tensors of the input have a gradient.
+        output: the slot of the output; None on the last stage, whose output is the loss.
+        kept: which tensors of the output the graph also keeps; not used on the last stage.
+        output_gradient: the slot that the backward reads; None on the last stage.
+        input_gradient: the slot that it fills; None on the first stage.
+        split: what BWD_INPUT leaves for BWD_WEIGHT; None for a full backward.
     """
 
     __slots__ = (
@@ -249,7 +255,11 @@ class Work:
         return outputs if self.output is not None else (self.iteration.loss(outputs, self.m),)
 
     def _store_output(self, outputs: Values, kept: Sequence[bool], inputs: Values) -> None:
-        """Store the output, or record the loss. kept: which tensors of the output the graph also keeps."""
+        """Store the output, or record the loss.
+
+        Args:
+            kept: which tensors of the output the graph also keeps.
+        """
         if self.output is None:
             self.iteration.losses[self.m] = outputs[0].detach()
             return

@@ -19,7 +19,8 @@ SAMPLES, SEED, DATA = "samples_per_iteration", "seed", "data"
 def run_facts(trainer: Trainer, data: str) -> dict[str, Any]:
     """Return the facts that a checkpoint and the run that resumes from it must have in common.
 
-    data: the identity of the data.
+    Args:
+        data: the identity of the data.
     """
     return {SAMPLES: trainer.samples_per_iteration, SEED: trainer.settings.seed, DATA: data}
 
@@ -27,7 +28,9 @@ def run_facts(trainer: Trainer, data: str) -> dict[str, Any]:
 def check_fit(path: Path, info: Mapping[str, Any], trainer: Trainer, data: str) -> None:
     """Raise ChimeraError E831 or E834 unless the run has the facts of the checkpoint.
 
-    info: the content of checkpoint.json; data: the identity of the run's data.
+    Args:
+        info: the content of checkpoint.json.
+        data: the identity of the run's data.
     """
     saved, own = info.get("run"), run_facts(trainer, data)
     if saved is None:
@@ -62,7 +65,10 @@ def check_fit(path: Path, info: Mapping[str, Any], trainer: Trainer, data: str) 
 def fitting_values(values: Mapping[str, int], samples: int, target: int) -> list[dict[str, int]]:
     """Return other values of options, such that an iteration has `target` samples; an empty list if there are none.
 
-    values: by option; the number of samples is proportional to their product. samples: of an iteration with these values.
+    Args:
+        values: by option; the number of samples is proportional to their product.
+        samples: of an iteration with these values.
+
     The result is sorted by how many values differ from `values`, and then by how much they differ.
     """
     product, rest = divmod(math.prod(values.values()) * target, samples)

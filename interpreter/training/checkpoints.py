@@ -34,9 +34,11 @@ PREFIX = "iteration_"
 class CheckpointSettings:
     """When and where checkpoints are written.
 
-    folder: where they are written; None: none are written. every: iterations from one checkpoint to the next. The end of the
-    run has a checkpoint too; None: only that one. keep: how many of the newest ones are kept; None: all. asynchronous: whether
-    training continues while one is written.
+    Attributes:
+        folder: where they are written; None: none are written.
+        every: iterations from one checkpoint to the next. The end of the run has a checkpoint too; None: only that one.
+        keep: how many of the newest ones are kept; None: all.
+        asynchronous: whether training continues while one is written.
     """
 
     folder: Path | None = None
@@ -49,8 +51,10 @@ class CheckpointSettings:
 class ResumePoint:
     """Where a run starts.
 
-    iteration: how many iterations are done already. path: of the checkpoint that was loaded; None for a new run. messages: for
-    the user.
+    Attributes:
+        iteration: how many iterations are done already.
+        path: of the checkpoint that was loaded; None for a new run.
+        messages: for the user.
     """
 
     iteration: int = 0
@@ -61,7 +65,8 @@ class ResumePoint:
 class Checkpoints:
     """The checkpoints of one rank's trainer. All ranks call each method together.
 
-    data: the identity of the data. A run may resume only from checkpoints with the same identity.
+    Attributes:
+        data: the identity of the data. A run may resume only from checkpoints with the same identity.
     """
 
     def __init__(self, trainer: Trainer, settings: CheckpointSettings, data: str) -> None:
@@ -72,10 +77,13 @@ class Checkpoints:
     def resume(self, source: str, restarts: int = 0) -> ResumePoint:
         """Load the checkpoint from which the run resumes, if there is one.
 
-        source: the path of a checkpoint; `auto` for the last one of the folder, or for a new run if the folder has none; `no`
-        for a new run. restarts: how often torchrun has restarted this job. A restarted job resumes from the last checkpoint of
-        the folder, whatever `source` is, unless the folder has none. If the last checkpoint of the folder is to be loaded and
-        cannot be read, the one before it is loaded, and so on.
+        Args:
+            source: the path of a checkpoint; `auto` for the last one of the folder, or for a new run if the folder has none;
+                `no` for a new run.
+            restarts: how often torchrun has restarted this job. A restarted job resumes from the last checkpoint of the folder,
+                whatever `source` is, unless the folder has none.
+
+        If the last checkpoint of the folder is to be loaded and cannot be read, the one before it is loaded, and so on.
 
         Raises ChimeraError on all ranks: E830 if the folder cannot be written, E831 and E834 for a checkpoint that does not fit
         the run, E832 if the folder or all checkpoints from which the run may resume cannot be read, E833 if the folder has
@@ -100,9 +108,12 @@ class Checkpoints:
     def save_if_due(self, done: int, last: bool = False) -> list[str]:
         """Save if a checkpoint is due after `done` iterations, and return messages for the user.
 
-        last: whether the run ends now. An earlier asynchronous save is completed first if it has been written, if a checkpoint
-        is due, or if the run ends. If a save fails, a message says so, and training continues. But if the save at the end of
-        the run fails, ChimeraError E830 is raised.
+        Args:
+            last: whether the run ends now.
+
+        An earlier asynchronous save is completed first if it has been written, if a checkpoint is due, or if the run ends. If a
+        save fails, a message says so, and training continues. But if the save at the end of the run fails, ChimeraError E830 is
+        raised.
         """
         every = self.settings.every
         is_due = self.settings.folder is not None and (last or (every is not None and done % every == 0))
@@ -121,7 +132,8 @@ class Checkpoints:
     def _report_failure(self, save: Callable[[], list[str]], last: bool = False) -> list[str]:
         """Call a function that saves and return its messages. If it fails, return its findings as messages.
 
-        last: whether the run ends now.
+        Args:
+            last: whether the run ends now.
         """
         try:
             return save()

@@ -56,9 +56,12 @@ class FirstSamples(Samples):
 class Evaluation:
     """The result of an evaluation.
 
-    loss: of the held-out samples, a mean over the valid targets, in nats for a cross-entropy; of a model with several losses,
-    the sum of their means. targets: how many valid targets the first loss has. accuracy: the share of these targets that were
-    predicted correctly; None if the model does not count correct predictions.
+    Attributes:
+        loss: of the held-out samples, a mean over the valid targets, in nats for a cross-entropy; of a model with several
+            losses, the sum of their means.
+        targets: how many valid targets the first loss has.
+        accuracy: the share of these targets that were predicted correctly; None if the model does not count correct
+            predictions.
     """
 
     loss: float
@@ -69,7 +72,8 @@ class Evaluation:
 class Evaluator:
     """One rank's part in evaluations by the pipeline of a trainer.
 
-    samples: how many samples of `held_out` are evaluated, from the first one on.
+    Attributes:
+        samples: how many samples of `held_out` are evaluated, from the first one on.
     """
 
     def __init__(self, trainer: Trainer, held_out: Samples, samples: int) -> None:

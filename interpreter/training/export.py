@@ -17,8 +17,12 @@ from chimerac.interpreter.training.export_file import SAFETENSORS, export_error
 def export_weights(path: Path, pipeline: BoundPipeline, about: Mapping[str, str]) -> None:
     """Write the parameters and the persistent buffers of the whole model to a file, by name; called by all ranks together.
 
-    about: texts for the header of a .safetensors file, by name; a .pt file has no header. An existing file at this path is
-    replaced when the new one is complete. Raises ChimeraError E835 on all ranks if the file cannot be written.
+    Args:
+        about: texts for the header of a .safetensors file, by name; a .pt file has no header.
+
+    An existing file at this path is replaced when the new one is complete.
+
+    Raises ChimeraError E835 on all ranks if the file cannot be written.
     """
     weights = pipeline.full_state_dict()
 

@@ -53,7 +53,10 @@ def _options(groups: Iterable[Mapping[str, Any]], settings: Settings) -> dict[st
 
 
 def learning_rate(settings: Settings, iteration: int) -> float:
-    """Return the learning rate of one iteration. iteration: its number, from 0.
+    """Return the learning rate of one iteration.
+
+    Args:
+        iteration: its number, from 0.
 
     The rate rises linearly over the warm-up to `settings.rate`. Then it falls towards `settings.rate * settings.rate_floor`, or
     stays the same if `settings.rate_schedule` is `constant`.

@@ -85,9 +85,10 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 def train(whole: Stage, model: Model, source: Samples, settings: Settings, samples: int, parts: int = 1) -> Iterator[Result]:
     """Train the whole model in this process without a pipeline, and yield the result of each iteration.
 
-    samples: how many an iteration has, a multiple of `parts`. parts: into how many micro-batches they are cut. Apart from
-    rounding, this changes the results only of models that compute over the samples of a micro-batch, as batch normalization
-    does.
+    Args:
+        samples: how many an iteration has, a multiple of `parts`.
+        parts: into how many micro-batches they are cut. Apart from rounding, this changes the results only of models that
+            compute over the samples of a micro-batch, as batch normalization does.
     """
     parameters = list(whole.parameters())
     optimizer = build_optimizer(parameters, settings)

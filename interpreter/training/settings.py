@@ -16,14 +16,21 @@ RateSchedule = Literal["cosine", "linear", "constant"]
 class Settings:
     """The settings of the trainer.
 
-    seed: of the initial weights, of the order of the samples and of dropout. micro_batch: samples of a micro-batch, before a
-    schedule cuts it (`samples_per_micro_batch`). rate: the highest learning rate. clip: the norm to which a gradient with a
-    larger norm is scaled. warm_up: iterations in which the rate rises; None: a tenth of all, at least one. rate_schedule: how
-    the rate falls afterwards, or constant; rate_floor: the share of `rate` towards which it falls. betas, weight_decay: of
-    AdamW. accumulate: batches whose gradients are summed before each weight update. dtype: that in which layers compute; with
-    bf16 under torch.autocast. skip_nonfinite: skip an update whose loss or gradient is not finite; max_skipped: how many at
-    most in a row. zero: shard the optimizer's state over the copies of a stage. compile_stages: compile the stages with
-    torch.compile.
+    Attributes:
+        seed: of the initial weights, of the order of the samples and of dropout.
+        micro_batch: samples of a micro-batch, before a schedule cuts it (`samples_per_micro_batch`).
+        rate: the highest learning rate.
+        clip: the norm to which a gradient with a larger norm is scaled.
+        warm_up: iterations in which the rate rises; None: a tenth of all, at least one.
+        rate_schedule: how the rate falls afterwards, or constant.
+        rate_floor: the share of `rate` towards which it falls.
+        betas, weight_decay: of AdamW.
+        accumulate: batches whose gradients are summed before each weight update.
+        dtype: that in which layers compute; with bf16 under torch.autocast.
+        skip_nonfinite: skip an update whose loss or gradient is not finite.
+        max_skipped: how many at most in a row.
+        zero: shard the optimizer's state over the copies of a stage.
+        compile_stages: compile the stages with torch.compile.
     """
 
     iterations: int
@@ -50,7 +57,10 @@ class Settings:
 
 
 def samples_per_micro_batch(program: Program, micro_batch: int) -> int:
-    """Return how many samples one micro-batch of the program has. micro_batch: as in `Settings`.
+    """Return how many samples one micro-batch of the program has.
+
+    Args:
+        micro_batch: as in `Settings`.
 
     Raises ChimeraError E804 if the result is not an integer.
     """

@@ -37,7 +37,10 @@ NO_WAIT_NS = 100_000  # a shorter wait is not counted: what the rank needed was 
 
 
 class Sleeper:
-    """Sleeps for costs. unit_s: seconds for one unit of cost.
+    """Sleeps for costs.
+
+    Attributes:
+        unit_s: seconds for one unit of cost.
 
     A task that follows another one without a wait for other ranks begins when the earlier task was due to end. So the lateness
     of a sleep and the work of the runtime between two tasks are a part of the second task, and do not add up.
@@ -50,7 +53,9 @@ class Sleeper:
     def begin(self, waited_ns: Callable[[], int]) -> None:
         """Begin an iteration now.
 
-        waited_ns: returns for how many nanoseconds this rank has waited for other ranks, in total, as `Transport` counts them.
+        Args:
+            waited_ns: returns for how many nanoseconds this rank has waited for other ranks, in total, as `Transport` counts
+                them.
         """
         self._waited_ns = waited_ns
         self._due, self._waited = time.monotonic(), waited_ns()
@@ -66,7 +71,11 @@ class Sleeper:
 
 @dataclass(frozen=True, slots=True)
 class TaskCosts:
-    """The costs of a stage's tasks for one micro-batch, in units. input, weight: of the halves of a split backward."""
+    """The costs of a stage's tasks for one micro-batch, in units.
+
+    Attributes:
+        input, weight: of the halves of a split backward.
+    """
 
     forward: int
     recompute: int
@@ -114,8 +123,10 @@ register(with_sleeping_backward, _with_split_sleeping_backward)
 class TimedStage(nn.Module):
     """A stage that sleeps for the costs of the program.
 
-    shape: of its output; size: samples of a micro-batch. recomputed: the micro-batches whose forward is run again. Of these,
-    only the second forward builds a graph.
+    Attributes:
+        shape: of its output.
+        size: samples of a micro-batch.
+        recomputed: the micro-batches whose forward is run again. Of these, only the second forward builds a graph.
     """
 
     def __init__(self, program: Program, stage: int, shape: tuple[int, ...], size: int, sleeper: Sleeper) -> None:
@@ -149,7 +160,9 @@ def _recomputed(program: Program, stage: int) -> frozenset[int]:
 def timed_model(program: Program, boundary: BoundaryTensor, size: int, sleeper: Sleeper) -> tuple[Model, ModelDescription]:
     """Return a model of one timed layer per stage, and its description.
 
-    boundary: the output of each layer; its first dimension counts the samples. size: samples of a micro-batch.
+    Args:
+        boundary: the output of each layer; its first dimension counts the samples.
+        size: samples of a micro-batch.
     """
     stages = program.header.stages
     builders = [partial(TimedStage, program, s, boundary.shape, size, sleeper) for s in range(stages)]
@@ -188,7 +201,9 @@ class ZeroSamples(Samples):
 def measured_times(trainer: Trainer, sleeper: Sleeper, iteration: int) -> MeasuredTimes:
     """Run one iteration that all ranks begin together, and measure it; called by all ranks together.
 
-    sleeper: of the stages of this rank. iteration: its number.
+    Args:
+        sleeper: of the stages of this rank.
+        iteration: its number.
     """
     transport = trainer.transport
     transport.all_reduce(torch.zeros(1))
@@ -205,7 +220,11 @@ def median_times(iterations: Sequence[IterationTimes]) -> IterationTimes:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Predicted and measured times of an iteration, in seconds. predicted: None where the compiler is not installed."""
+    """Predicted and measured times of an iteration, in seconds.
+
+    Attributes:
+        predicted: None where the compiler is not installed.
+    """
 
     predicted: IterationTimes | None
     measured: IterationTimes

@@ -27,8 +27,10 @@ from chimerac.interpreter.transport import Transport
 class Result:
     """One iteration's loss, gradient norm before clipping, and learning rate.
 
-    loss: the mean over all valid targets; of a model with several losses, the sum of their means. figures: the measurements of
-    each rank, by rank. is_skipped: whether the update was skipped, because the loss or the norm is not finite.
+    Attributes:
+        loss: the mean over all valid targets; of a model with several losses, the sum of their means.
+        figures: the measurements of each rank, by rank.
+        is_skipped: whether the update was skipped, because the loss or the norm is not finite.
     """
 
     loss: float
@@ -41,10 +43,15 @@ class Result:
 class Trainer:
     """One rank's pipeline and optimizer.
 
-    source: the samples to train on. evaluation: the program of evaluations; None: the compiler derives it. profile_ranges: as
-    in `Pipeline`. updates: False for a run whose weights do not change; it gets no optimizer, because torch would import
-    modules for 1.5 s. size: samples of one micro-batch of the program. skipped: how many updates were skipped.
-    skipped_in_a_row: how many of them since the last update that was made.
+    Attributes:
+        source: the samples to train on.
+        evaluation: the program of evaluations; None: the compiler derives it.
+        profile_ranges: as in `Pipeline`.
+        updates: False for a run whose weights do not change; it gets no optimizer, because torch would import modules for 1.5
+            s.
+        size: samples of one micro-batch of the program.
+        skipped: how many updates were skipped.
+        skipped_in_a_row: how many of them since the last update that was made.
     """
 
     def __init__(
@@ -101,8 +108,11 @@ class Trainer:
     def update(self, iteration: int, loss: float, figures: Sequence[float] = ()) -> Result:
         """Clip the gradient, update the weights, clear the gradients and return the result; called by all ranks together.
 
-        Without an optimizer, no weight changes and no gradient is cleared. loss: this rank's share of the loss. figures: this
-        rank's measurements, equally many on every rank.
+        Without an optimizer, no weight changes and no gradient is cleared.
+
+        Args:
+            loss: this rank's share of the loss.
+            figures: this rank's measurements, equally many on every rank.
 
         Raises ChimeraError E812 on all ranks for a loss or a gradient that is not finite. With `skip_nonfinite` such an update
         is skipped, and E812 is raised only if `max_skipped` updates before it were skipped in a row. Raises RankError if the

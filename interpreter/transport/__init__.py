@@ -33,9 +33,12 @@ class Pending(Protocol):
 class Transport(Protocol):
     """How one rank communicates with the others.
 
-    machine: the machine of docs/semantics.md on which the ranks run. device: where the tensors of messages are. waited_ns: for
-    how many nanoseconds this rank has waited for other ranks in its stream, in total since the start; waits outside the stream
-    may be counted too. progress: what this rank is doing; the executor writes there which instruction runs.
+    Attributes:
+        machine: the machine of docs/semantics.md on which the ranks run.
+        device: where the tensors of messages are.
+        waited_ns: for how many nanoseconds this rank has waited for other ranks in its stream, in total since the start; waits
+            outside the stream may be counted too.
+        progress: what this rank is doing; the executor writes there which instruction runs.
     """
 
     rank: int
@@ -74,7 +77,10 @@ class Transport(Protocol):
     def broadcast(self, ranks: tuple[int, ...], source: int, buffer: Tensor) -> Pending:
         """Launch a broadcast of the buffer of rank `source` to all of these ranks, bit for bit.
 
-        Called by these ranks together, outside the streams. ranks: those of a collective of a connected program.
+        Called by these ranks together, outside the streams.
+
+        Args:
+            ranks: those of a collective of a connected program.
         """
 
     def flush(self) -> None:

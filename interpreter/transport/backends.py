@@ -23,8 +23,12 @@ DEFAULT_TIMEOUT = timedelta(minutes=30)  # as torch's own default for gloo
 def create_backend(name: str, store: Store, rank: int, world: int, timeout: timedelta | None) -> Any:
     """Create a backend; called by all of its ranks together.
 
-    name: gloo or nccl. store: no other backend uses its keys. rank: the number of this rank among those of the backend. world:
-    how many ranks the backend has. timeout: of each operation; None: DEFAULT_TIMEOUT.
+    Args:
+        name: gloo or nccl.
+        store: no other backend uses its keys.
+        rank: the number of this rank among those of the backend.
+        world: how many ranks the backend has.
+        timeout: of each operation; None: DEFAULT_TIMEOUT.
     """
     timeout = timeout or DEFAULT_TIMEOUT
     if name == "gloo":

@@ -13,7 +13,10 @@ from chimerac.interpreter.transport.rendezvous import Rendezvous, initialize, sh
 
 
 def join(timeout_s: float) -> None:
-    """Connect to the other ranks that torchrun started. timeout_s: seconds after which a wait for them is an error.
+    """Connect to the other ranks that torchrun started.
+
+    Args:
+        timeout_s: seconds after which a wait for them is an error.
 
     Raises the errors of `initialize`.
     """
@@ -26,15 +29,23 @@ def leave() -> None:
 
 
 def gpu_of(local_rank: int) -> torch.device:
-    """Return the GPU of a rank. local_rank: its number on its host. If a host has more ranks than GPUs, ranks share GPUs."""
+    """Return the GPU of a rank.
+
+    Args:
+        local_rank: its number on its host.
+
+    If a host has more ranks than GPUs, ranks share GPUs.
+    """
     return torch.device("cuda", local_rank % torch.cuda.device_count())
 
 
 class Gloo(Processes):
     """One rank's channels and collectives. The ranks must have joined.
 
-    device: where messages are. staged: whether messages are copied through host memory; None: only if they are on a GPU. ranks:
-    the rendezvous of these ranks; by default that of the job.
+    Args:
+        device: where messages are.
+        staged: whether messages are copied through host memory; None: only if they are on a GPU.
+        ranks: the rendezvous of these ranks; by default that of the job.
     """
 
     def __init__(self, device: torch.device = CPU, staged: bool | None = None, ranks: Rendezvous | None = None) -> None:

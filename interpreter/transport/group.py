@@ -15,9 +15,11 @@ from chimerac.interpreter.transport.rendezvous import Rendezvous, hosts_of, limi
 def join_group(group: ProcessGroup, timeout_s: float) -> Rendezvous:
     """Connect to the other ranks of a group, and return their rendezvous; called by all of them together.
 
-    timeout_s: of every wait for another rank. Each call uses its own keys in the store of the group, so several pipelines may
-    use a group at the same time. After a wait has failed, this rank asks the others what they are doing. No process is ended,
-    because the processes are the user's.
+    Args:
+        timeout_s: of every wait for another rank.
+
+    Each call uses its own keys in the store of the group, so several pipelines may use a group at the same time. After a wait
+    has failed, this rank asks the others what they are doing. No process is ended, because the processes are the user's.
 
     Raises ValueError if this rank is not in the group, or for a timeout that is too short or too long. Raises PeerLostError if
     a wait for the other ranks fails. If torchrun has started all ranks on one host, this function does not wait for them.

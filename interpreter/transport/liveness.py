@@ -31,10 +31,12 @@ REPORT = "report"  # key in the store: how many ranks have claimed the report
 class LivenessCheck:
     """Determines through the store which ranks answer, and which one reports.
 
-    hosted: rank 0 hosts the store; False: torchrun does, or the store is that of a user's process group. claim: a path that
-    does not exist yet, the same one for all ranks of this host. If the store does not answer, the rank that creates this file
-    reports. None: every rank then reports. end: ends this process with an exit code; None: this process writes its status and
-    goes on, as in a user's process group.
+    Args:
+        hosted: rank 0 hosts the store; False: torchrun does, or the store is that of a user's process group.
+        claim: a path that does not exist yet, the same one for all ranks of this host. If the store does not answer, the rank
+            that creates this file reports. None: every rank then reports.
+        end: ends this process with an exit code; None: this process writes its status and goes on, as in a user's process
+            group.
     """
 
     def __init__(

@@ -42,10 +42,14 @@ def run_in_loopback(
 ) -> list[T]:
     """Call `run_rank` once for each rank of the program, with the rank's transport, and return the results by rank.
 
-    seed: of the scheduler, which draws the rank that continues. machine: by default the one in the program's header.
-    every_post: another rank may also continue at each transfer and collective, so that every interleaving can be drawn.
-    device: where messages are; by default the CPU. Each rank begins with the states that torch's random generators have now,
-    and its draws do not change those of another rank. When all ranks have ended, the generators get these states again.
+    Args:
+        seed: of the scheduler, which draws the rank that continues.
+        machine: by default the one in the program's header.
+        every_post: another rank may also continue at each transfer and collective, so that every interleaving can be drawn.
+        device: where messages are; by default the CPU.
+
+    Each rank begins with the states that torch's random generators have now, and its draws do not change those of another rank.
+    When all ranks have ended, the generators get these states again.
 
     Raises the first error of a rank. If no rank can continue, this is StuckError, with what each waiting rank waits for.
     """
@@ -115,7 +119,11 @@ class Loopback:
         return ranks_text(ranks)
 
     def wait(self, ready: Callable[[], bool], what: str) -> None:
-        """Return when `ready()` is true; other ranks run meanwhile. what: what this rank waits for, as text for the error."""
+        """Return when `ready()` is true; other ranks run meanwhile.
+
+        Args:
+            what: what this rank waits for, as text for the error.
+        """
         begin = perf_counter_ns()
         self._network.scheduler.wait(self.rank, ready, what)
         self.waited_ns += perf_counter_ns() - begin
@@ -182,7 +190,9 @@ class Loopback:
     ) -> PendingOperation:
         """Post a collective.
 
-        result: computes from the buffers, by rank, what all of them hold afterwards. what: the collective, as text.
+        Args:
+            result: computes from the buffers, by rank, what all of them hold afterwards.
+            what: the collective, as text.
         """
         self._pause()
         number = self._launched[ranks] = self._launched.get(ranks, 0) + 1

@@ -26,8 +26,11 @@ Queue = deque["Operation"]
 class Operation:
     """A transfer or a collective. It completes when all its members have posted it and it is first in all its queues.
 
-    missing: how many members have not posted it; complete: whether it has completed; action: called when it completes; queues:
-    those that it is in, at most one of each member.
+    Attributes:
+        missing: how many members have not posted it.
+        complete: whether it has completed.
+        action: called when it completes.
+        queues: those that it is in, at most one of each member.
     """
 
     __slots__ = ("action", "complete", "missing", "queues")
@@ -38,7 +41,10 @@ class Operation:
         self.queues: list[Queue] = []
 
     def post(self, queue: Queue | None) -> None:
-        """Post the operation on one member. queue: the queue of that member; None if it is in none.
+        """Post the operation on one member.
+
+        Args:
+            queue: the queue of that member; None if it is in none.
 
         `action` must be set before the last member posts it.
         """
@@ -67,9 +73,12 @@ class Operation:
 class Channel:
     """A directed pair of ranks.
 
-    sends, receives: how many have been posted; completed: how many transfers are complete. unmatched: transfers of which one
-    side has been posted, oldest first, with the buffer of that side. A parameter `queue` is that of the rank that posts, as for
-    `Operation.post`.
+    Attributes:
+        sends, receives: how many have been posted.
+        completed: how many transfers are complete.
+        unmatched: transfers of which one side has been posted, oldest first, with the buffer of that side.
+
+    A parameter `queue` is that of the rank that posts, as for `Operation.post`.
     """
 
     def __init__(self) -> None:
@@ -114,9 +123,11 @@ class Channel:
 class Network:
     """What the ranks of one program share.
 
-    window: how many sends of a channel may be incomplete; None: any number. every_post: another rank may also continue when a
-    rank posts an operation. collectives: those that are not complete, by their ranks and number, with the buffers by rank.
-    gathered: the values that the ranks gather outside the streams, by the number of the call and by rank.
+    Attributes:
+        window: how many sends of a channel may be incomplete; None: any number.
+        every_post: another rank may also continue when a rank posts an operation.
+        collectives: those that are not complete, by their ranks and number, with the buffers by rank.
+        gathered: the values that the ranks gather outside the streams, by the number of the call and by rank.
     """
 
     def __init__(self, program: Program, machine: Machine, every_post: bool, scheduler: Scheduler) -> None:

@@ -45,8 +45,12 @@ def connections(program: Program, rank: int) -> int:
 def join(timeout_s: float, local_rank: int) -> None:
     """Connect to the other ranks that torchrun started, and select this rank's GPU.
 
-    timeout_s: seconds after which a wait for them is an error; local_rank: the number of this rank on its host. Raises
-    ChimeraError E815 if this host has no GPU for this rank or torch is built without NCCL, and the errors of `initialize`.
+    Args:
+        timeout_s: seconds after which a wait for them is an error.
+        local_rank: the number of this rank on its host.
+
+    Raises ChimeraError E815 if this host has no GPU for this rank or torch is built without NCCL, and the errors of
+    `initialize`.
     """
     if not dist.is_nccl_available():
         raise refuse(
@@ -62,7 +66,8 @@ def join(timeout_s: float, local_rank: int) -> None:
 class Nccl(Processes):
     """One rank's channels and collectives. The ranks must have joined, each with its GPU as the current device.
 
-    ranks: the rendezvous of these ranks; by default that of the job.
+    Args:
+        ranks: the rendezvous of these ranks; by default that of the job.
     """
 
     def __init__(self, ranks: Rendezvous | None = None) -> None:

@@ -38,8 +38,11 @@ LONGEST = timedelta(seconds=MAX_TIMEOUT_S)
 class PendingOperation:
     """A transfer or a collective that was posted.
 
-    work: torch's handle of it. awaited: what its wait is for. then: called when it is complete; None: nothing is called. limit:
-    the timeout of the wait; None if the timeout of its backend applies.
+    Args:
+        work: torch's handle of it.
+        awaited: what its wait is for.
+        then: called when it is complete; None: nothing is called.
+        limit: the timeout of the wait; None if the timeout of its backend applies.
     """
 
     __slots__ = ("_awaited", "_limit", "_posted", "_then", "_transport", "_work")
@@ -78,8 +81,11 @@ class PendingOperation:
 class Channel:
     """One end of a channel.
 
-    backend: of the two ranks; the sender has the number 0 in it, the receiver 1. awaited: what the wait for a transfer is for.
-    peer: the number of the other rank in the backend. sends: those that have not been waited for, each with its buffer.
+    Attributes:
+        backend: of the two ranks; the sender has the number 0 in it, the receiver 1.
+        awaited: what the wait for a transfer is for.
+        peer: the number of the other rank in the backend.
+        sends: those that have not been waited for, each with its buffer.
     """
 
     __slots__ = ("awaited", "backend", "peer", "sends")
@@ -92,8 +98,11 @@ class Channel:
 class Processes:
     """One rank's channels and collectives. The ranks must have joined, and create their objects of this class together.
 
-    backend: gloo or nccl. device: where messages are. staged: whether messages are copied through host memory, as gloo needs
-    for those on a GPU. ranks: the rendezvous of these ranks; by default that of the job.
+    Args:
+        backend: gloo or nccl.
+        device: where messages are.
+        staged: whether messages are copied through host memory, as gloo needs for those on a GPU.
+        ranks: the rendezvous of these ranks; by default that of the job.
     """
 
     machine = PROCESSES
@@ -142,7 +151,11 @@ class Processes:
                 self._collectives[ranks].set_timeout(LONGEST)
 
     def _backend_of(self, name: str, purpose: str, ranks: Sequence[int]) -> Any:
-        """Create the backend of these ranks for one purpose; called by all of them together. name: gloo or nccl."""
+        """Create the backend of these ranks for one purpose; called by all of them together.
+
+        Args:
+            name: gloo or nccl.
+        """
         store = PrefixStore(f"{purpose} {' '.join(map(str, ranks))}", self._store)
         with self.rendezvous.wait(f"connecting {self.named(ranks)}", "other", ranks):
             return create_backend(name, store, ranks.index(self.rank), len(ranks), self.rendezvous.limit)
@@ -246,7 +259,8 @@ class Processes:
     def _releasing(self, host_buffer: Tensor, target: Tensor | None = None) -> Callable[[], None]:
         """Return the function to call when an operation is complete: it keeps `host_buffer` for reuse.
 
-        target: where the function first copies the buffer to; None: nowhere.
+        Args:
+            target: where the function first copies the buffer to; None: nowhere.
         """
 
         def release() -> None:
@@ -264,7 +278,11 @@ class Processes:
             buffer.copy_(total)
 
     def _wait_for_sum(self, buffer: Tensor, what: str) -> None:
-        """Sum a tensor in host memory, in place, over all ranks, and wait for it. what: the wait, as text."""
+        """Sum a tensor in host memory, in place, over all ranks, and wait for it.
+
+        Args:
+            what: the wait, as text.
+        """
         with self.rendezvous.wait(what):
             all_reduce(self._all_ranks, buffer).wait()
 

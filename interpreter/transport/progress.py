@@ -27,7 +27,12 @@ NONE = -1  # in a column: no instruction, or a program or a process that is not 
 
 
 class Awaited(NamedTuple):
-    """What a wait is for. what: as text; ranks: those that have to post their side of it; the waiting rank may be one."""
+    """What a wait is for.
+
+    Attributes:
+        what: as text.
+        ranks: those that have to post their side of it; the waiting rank may be one.
+    """
 
     what: str
     kind: Kind
@@ -38,9 +43,13 @@ class Awaited(NamedTuple):
 class Position:
     """The position of a rank in its program.
 
-    run: how many times it has begun to run a stream. number: of the instruction in the stream; NONE before the first run, and
-    the length of the stream after the last instruction. waits_for: the number of the rank's own instruction whose transfer or
-    all-reduce it waits for, or NONE. program: the key of the program. pid: of the process; NONE if unknown.
+    Attributes:
+        run: how many times it has begun to run a stream.
+        number: of the instruction in the stream; NONE before the first run, and the length of the stream after the last
+            instruction.
+        waits_for: the number of the rank's own instruction whose transfer or all-reduce it waits for, or NONE.
+        program: the key of the program.
+        pid: of the process; NONE if unknown.
     """
 
     run: int = 0
@@ -54,10 +63,12 @@ class Position:
 class Status:
     """What one rank is doing.
 
-    collectives: how many collectives of all ranks (kind `all`) it has begun. awaited: what it waits for; None while it
-    computes. posted: the number of its instruction that posted the awaited transfer or all-reduce; for the kind `all`, the
-    number of the collective, counted as in `collectives`; for the kind `other` it means nothing. waited_s: how long it has
-    waited, in seconds.
+    Attributes:
+        collectives: how many collectives of all ranks (kind `all`) it has begun.
+        awaited: what it waits for; None while it computes.
+        posted: the number of its instruction that posted the awaited transfer or all-reduce; for the kind `all`, the number of
+            the collective, counted as in `collectives`; for the kind `other` it means nothing.
+        waited_s: how long it has waited, in seconds.
     """
 
     position: Position
@@ -82,10 +93,16 @@ class Status:
 
 
 class Progress:
-    """The progress of this process. path: the file of the position; None if no other process reads it.
+    """The progress of this process.
 
-    position: the columns of the position, for writing. programs: those that were added, by key. collectives: as in
-    `Status`. waiting: what it waits for, `posted` as in `Status`, and since when (time.monotonic); None while it computes.
+    Args:
+        path: the file of the position; None if no other process reads it.
+
+    Attributes:
+        position: the columns of the position, for writing.
+        programs: those that were added, by key.
+        collectives: as in `Status`.
+        waiting: what it waits for, `posted` as in `Status`, and since when (time.monotonic); None while it computes.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -112,7 +129,11 @@ class Progress:
         return position
 
     def begin_wait(self, awaited: Awaited, posted: int) -> None:
-        """Record that this rank waits from now on. posted: as in Status."""
+        """Record that this rank waits from now on.
+
+        Args:
+            posted: as in Status.
+        """
         self.waiting = awaited, posted, time.monotonic()
         if awaited.kind in ("receive", "send", "all-reduce"):
             self.position[WAITS_FOR] = posted

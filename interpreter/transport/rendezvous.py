@@ -32,7 +32,12 @@ SHOWN = 8  # how many hosts a message lists
 
 
 class Host(NamedTuple):
-    """A host. number: of its launcher in the job, as text; without a launcher, its name. name: another host may have it too."""
+    """A host.
+
+    Attributes:
+        number: of its launcher in the job, as text; without a launcher, its name.
+        name: another host may have it too.
+    """
 
     number: str
     name: str
@@ -41,10 +46,13 @@ class Host(NamedTuple):
 class Rendezvous:
     """What this process needs to wait for the other ranks of a job, or of a process group of a user.
 
-    limit: the timeout of one wait; None before `initialize`. liveness: determines which ranks answer; None before the store is
-    connected. progress: what this process is doing; by default nothing yet. hosts: the host of each rank; empty if all ranks
-    are on this host, and before they have connected. store: with keys that only these ranks use; None before it is connected.
-    global_ranks: for each rank of a process group, its rank among all of torch's processes; None for the ranks of a job.
+    Args:
+        limit: the timeout of one wait; None before `initialize`.
+        liveness: determines which ranks answer; None before the store is connected.
+        progress: what this process is doing; by default nothing yet.
+        hosts: the host of each rank; empty if all ranks are on this host, and before they have connected.
+        store: with keys that only these ranks use; None before it is connected.
+        global_ranks: for each rank of a process group, its rank among all of torch's processes; None for the ranks of a job.
     """
 
     def __init__(
@@ -98,7 +106,10 @@ class Rendezvous:
 
     @contextmanager
     def wait(self, what: str, kind: Kind = "all", ranks: Sequence[int] | None = None) -> Iterator[None]:
-        """Record that the calls inside wait for these ranks, by default for all. what, kind: as in `Awaited`.
+        """Record that the calls inside wait for these ranks, by default for all.
+
+        Args:
+            what, kind: as in `Awaited`.
 
         Raises PeerLostError if one of the calls fails.
         """
@@ -129,7 +140,11 @@ class Rendezvous:
         return PeerLostError(f"{awaited.what} failed: {self._ended(self.liveness, awaited, reason)}", peer_ended=True)
 
     def _timed_out(self, liveness: LivenessCheck, what: str) -> PeerLostError:
-        """Return the error for a wait that has timed out. what: the wait and its timeout, as text."""
+        """Return the error for a wait that has timed out.
+
+        Args:
+            what: the wait and its timeout, as text.
+        """
         statuses = liveness.collect_statuses(ANSWER_AFTER_TIMEOUT_S)
         if statuses is None:
             return PeerLostError(f"{what}: {self._store_text(liveness)} does not answer")
@@ -141,7 +156,11 @@ class Rendezvous:
         return PeerLostError(f"{what}: {Stall(self.progress, statuses, self.named).reason(liveness.rank)}")
 
     def _ended(self, liveness: LivenessCheck, awaited: Awaited, reason: str) -> str:
-        """Return as text which ranks have ended, after a connection was closed. reason: torch's; used if every rank answers."""
+        """Return as text which ranks have ended, after a connection was closed.
+
+        Args:
+            reason: torch's; used if every rank answers.
+        """
         statuses = liveness.collect_statuses(ANSWER_AFTER_CLOSE_S)
         if statuses is None:
             return f"{self._store_text(liveness)} has ended"
@@ -205,7 +224,10 @@ def limit_of(timeout_s: float) -> timedelta:
 
 
 def initialize(timeout_s: float) -> None:
-    """Create the default process group of the ranks that torchrun started. timeout_s: of this wait and every later one.
+    """Create the default process group of the ranks that torchrun started.
+
+    Args:
+        timeout_s: of this wait and every later one.
 
     Raises ValueError for a timeout that is too short or too long. Raises PeerLostError if the environment lacks a variable that
     torchrun sets, or if the ranks cannot connect. Raises ChimeraError E819 if other hosts cannot connect to this one.
@@ -254,7 +276,11 @@ def shutdown() -> None:
 
 
 def ranks_of_hosts(ranks: Sequence[int], hosts: Sequence[Host]) -> str:
-    """Return ranks for a message, with the names of their hosts: `ranks 2, 3 (node2)`. hosts: of all ranks, or empty."""
+    """Return ranks for a message, with the names of their hosts: `ranks 2, 3 (node2)`.
+
+    Args:
+        hosts: of all ranks, or empty.
+    """
     if not hosts:
         return ranks_text(ranks)
     by_host: dict[Host, list[int]] = {}

@@ -60,7 +60,10 @@ class Scheduler:
         return results
 
     def wait(self, thread: int, ready: Callable[[], bool], what: str) -> None:
-        """Return when `ready()` is true; other threads run meanwhile. what: what the thread waits for, as text for the error.
+        """Return when `ready()` is true; other threads run meanwhile.
+
+        Args:
+            what: what the thread waits for, as text for the error.
 
         Raises StuckError if no thread can continue, and PeerLostError if another thread has raised an error.
         """

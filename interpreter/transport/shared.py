@@ -44,8 +44,11 @@ STEP = b"\1"
 class SharedMemory:
     """The memory and the connections of the ranks of a group, as one of them has them.
 
-    buffers: BUFFERS x (ranks + 1) x PIECE_BYTES bytes. In each buffer, row r has the values of rank r of the group, and the
-    last row has the sum. peers: a connection to each other rank. steps: how many steps this rank has made.
+    Attributes:
+        buffers: BUFFERS x (ranks + 1) x PIECE_BYTES bytes. In each buffer, row r has the values of rank r of the group, and the
+            last row has the sum.
+        peers: a connection to each other rank.
+        steps: how many steps this rank has made.
     """
 
     def __init__(self, memory: mmap.mmap, rank: int, ranks: int, peers: Sequence[socket.socket]) -> None:
@@ -168,8 +171,12 @@ class SharedAllReduces:
 def share_memory(backend: Any, store: Store, rank: int, ranks: int) -> SharedMemory | None:
     """Return memory that the ranks of a group share; called by all of them together.
 
-    None on all ranks if one of them cannot open the memory, as on another host or in another container. backend: gloo's, of
-    these ranks. store: no other call uses its keys. rank: the number of this rank in the group.
+    None on all ranks if one of them cannot open the memory, as on another host or in another container.
+
+    Args:
+        backend: gloo's, of these ranks.
+        store: no other call uses its keys.
+        rank: the number of this rank in the group.
     """
     with ExitStack() as needed_to_connect:
         group = _Group(rank, ranks, needed_to_connect)
@@ -185,7 +192,11 @@ def share_memory(backend: Any, store: Store, rank: int, ranks: int) -> SharedMem
 
 
 class _Group:
-    """The ranks of a group while they connect. opened: for what a rank opens only until all have connected."""
+    """The ranks of a group while they connect.
+
+    Attributes:
+        opened: for what a rank opens only until all have connected.
+    """
 
     def __init__(self, rank: int, ranks: int, opened: ExitStack) -> None:
         self.rank, self.ranks, self.opened = rank, ranks, opened

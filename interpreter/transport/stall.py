@@ -28,7 +28,10 @@ SHOWN = 8  # how many ranks a message lists
 class Stall:
     """The ranks of a job in which a wait has taken too long.
 
-    progress: has the programs of the ranks. statuses: by rank, of those that answered. named: returns ranks as text.
+    Args:
+        progress: has the programs of the ranks.
+        statuses: by rank, of those that answered.
+        named: returns ranks as text.
     """
 
     def __init__(

@@ -77,7 +77,12 @@ def page_of(schedule: str = "chimera", costs: dict[str, float] | None = None, **
 
 
 def place(page: Any, row: int, panel: int = 0) -> tuple[float, float]:
-    """Return the middle of a task as a point of the page. row: of the task in its program; panel: the number of its panel."""
+    """Return the middle of a task as a point of the page.
+
+    Args:
+        row: of the task in its program.
+        panel: the number of its panel.
+    """
     x, y = page.evaluate(
         """([row, panel]) => {
             const p = viewer.state.panels[panel];

@@ -75,7 +75,11 @@ def test_the_wrong_example_is_refused_and_the_corrected_one_is_not(e: Entry) -> 
 
 
 def start(e: Entry, text: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do what a rank does before the ranks communicate. text, command: of the wrong or of the corrected example."""
+    """Do what a rank does before the ranks communicate.
+
+    Args:
+        text, command: of the wrong or of the corrected example.
+    """
     if e.file:
         Path(e.file).write_text(text)
     torchrun, option, ranks, program, *words = shlex.split(command)

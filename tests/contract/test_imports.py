@@ -51,7 +51,11 @@ def test_import_linter_finds_no_broken_rule() -> None:
 
 @pytest.mark.parametrize("of_parts", [False, True], ids=["modules", "parts"])
 def test_imports_have_no_cycle(of_parts: bool) -> None:
-    """Imports inside functions and for the type checker count too. of_parts: see tools.imports.graph."""
+    """Imports inside functions and for the type checker count too.
+
+    Args:
+        of_parts: see tools.imports.graph.
+    """
     cycles = [" -> ".join([*cycle, cycle[0]]) for cycle in nx.simple_cycles(graph(of_parts))]
     assert not cycles, "\n".join(cycles)
 

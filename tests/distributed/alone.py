@@ -11,7 +11,11 @@ from chimerac.interpreter.transport.progress import Progress
 
 
 class Alone:
-    """The transport of the only rank. gathered: texts that all_gather returns as if other ranks had sent them."""
+    """The transport of the only rank.
+
+    Attributes:
+        gathered: texts that all_gather returns as if other ranks had sent them.
+    """
 
     rank, world, device, waited_ns = 0, 1, torch.device("cpu"), 0
     machine: Machine = "window"

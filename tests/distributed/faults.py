@@ -177,7 +177,11 @@ def run(name: str, model: Model, description: ModelDescription) -> None:
 
 
 def start_rank(name: str, rank: int, port: int, folder: Path, model: Model, description: ModelDescription) -> int:
-    """Start one rank of a job as a fork of this process; return the id of the fork. folder: for its output."""
+    """Start one rank of a job as a fork of this process; return the id of the fork.
+
+    Args:
+        folder: for its output.
+    """
     if pid := os.fork():
         return pid
     os.dup2(os.open(folder / "output", os.O_WRONLY | os.O_CREAT), 2)

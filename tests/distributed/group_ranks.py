@@ -33,8 +33,10 @@ N = 4  # micro-batches
 def pipeline(schedule: str, group: Any, added: int = 0, timeout_s: float = 30, **more: Any) -> Pipeline:
     """Return this rank's pipeline of a decoder in a process group.
 
-    group: None means all ranks. added: a number that is added to the weights of the decoder's head. more: parameters of
-    the schedule, which has N micro-batches unless they give another number.
+    Args:
+        group: None means all ranks.
+        added: a number that is added to the weights of the decoder's head.
+        more: parameters of the schedule, which has N micro-batches unless they give another number.
     """
     model = Decoder(blocks=2)
     with torch.no_grad():
@@ -62,8 +64,11 @@ def differing(pipe: Pipeline, expected_tensors: dict[str, Tensor]) -> list[str]:
 def side_by_side(rank: int, columns: list[Any], rows: list[Any]) -> dict[str, Any]:
     """Run a pipeline in each column at the same time, and average the gradients of the two columns, as a user would.
 
-    columns: the process groups of ranks 0, 2 and of ranks 1, 3, which run batches 0 and 1. rows: those of ranks 0, 1 and of
-    ranks 2, 3. The two ranks of a row hold the same stages.
+    Args:
+        columns: the process groups of ranks 0, 2 and of ranks 1, 3, which run batches 0 and 1.
+        rows: those of ranks 0, 1 and of ranks 2, 3.
+
+    The two ranks of a row hold the same stages.
 
     Return the names of parameters with wrong gradients before and after the averaging, this rank's number in the
     pipeline, and the text with which the pipeline names its ranks.
@@ -151,7 +156,8 @@ def checkpoints(rank: int, columns: list[Any], folder: Path) -> list[str]:
 def errors(rank: int, columns: list[Any], elsewhere: Any) -> dict[str, str]:
     """Return the message of each mistake. After the last one the pipeline of ranks 1 and 3 cannot be used any more.
 
-    elsewhere: a process group of rank 0 alone.
+    Args:
+        elsewhere: a process group of rank 0 alone.
     """
     found = {}
     try:

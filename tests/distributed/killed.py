@@ -51,7 +51,9 @@ class WrongError(Exception):
 def train(folder: Path, log: Path, asynchronous: bool, after_iteration: Callable[[], object] = lambda: None) -> None:
     """Train from the last checkpoint to the end. Write each loss to the log, and at the end the `digest`.
 
-    folder: of the checkpoints; after_iteration: called after each iteration and its save.
+    Args:
+        folder: of the checkpoints.
+        after_iteration: called after each iteration and its save.
     """
     program = compiled("chimera", width=1, D=2, N=4)
     with open(log, "a", buffering=1, encoding="utf-8") as lines:
@@ -76,7 +78,11 @@ def digest(ranks: list[Trained]) -> str:
 
 
 def attempt(folder: Path, log: Path, asynchronous: bool, operation: int | None, after_iteration: Callable[[], object]) -> None:
-    """Train as in `train`. operation: as in `kill_before`; None: this process does not kill itself."""
+    """Train as in `train`.
+
+    Args:
+        operation: as in `kill_before`; None: this process does not kill itself.
+    """
     if operation is not None:
         kill_before(operation, folder)
     train(folder, log, asynchronous, after_iteration)
@@ -102,7 +108,11 @@ def kill_before(operation: int, folder: Path) -> None:
 def in_child(work: Callable[[Callable[[], object]], None], iterations: int) -> bool:
     """Run this work in a process of its own, and kill it after this many iterations, unless it ends before.
 
-    Return whether the process was killed, also if it killed itself. work: gets the function that it calls after each iteration.
+    Return whether the process was killed, also if it killed itself.
+
+    Args:
+        work: gets the function that it calls after each iteration.
+
     Raises WrongError if the work failed.
     """
     reading, writing = os.pipe()
@@ -139,8 +149,10 @@ def lines_of(log: Path) -> list[dict[str, Any]]:
 def check(lines: list[dict[str, Any]], before: int, expected: list[dict[str, Any]], asynchronous: bool) -> None:
     """Raise WrongError unless these log lines of one process have the expected losses, and begin after a recent enough save.
 
-    before: the last iteration that the processes before it have logged, 0 if none. They may have been killed after they had
-    saved the next iteration and before they logged it; with asynchronous saves also before their last save was complete.
+    Args:
+        before: the last iteration that the processes before it have logged, 0 if none. They may have been killed after they had
+            saved the next iteration and before they logged it; with asynchronous saves also before their last save was
+            complete.
     """
     losses = [line for line in lines if "done" in line]
     if wrong := [line for line in losses if line != expected[line["done"] - 1]]:
@@ -153,8 +165,11 @@ def check(lines: list[dict[str, Any]], before: int, expected: list[dict[str, Any
 def run_with_kills(number: int, folder: Path, most_kills: int, rng: random.Random, expected: list[dict[str, Any]]) -> int:
     """Run to the end, killing at most `most_kills` processes; return how many were killed.
 
-    number: of the run; runs with an even number save asynchronously. expected: the log of a run that is never killed. Raises
-    WrongError if a check of this script fails.
+    Args:
+        number: of the run; runs with an even number save asynchronously.
+        expected: the log of a run that is never killed.
+
+    Raises WrongError if a check of this script fails.
     """
     checkpoints, log, asynchronous = folder / f"run {number}", folder / f"log {number}", number % 2 == 0
     *expected_losses, expected_end = expected

@@ -44,8 +44,10 @@ MESSAGE = re.compile(r"error: rank \d(, .*)?: killed by SIGKILL, as the system d
 def job(folder: Path, kills: int, iterations: int) -> list[str]:
     """Return the command of a job that may be restarted once for each kill.
 
-    folder: for its checkpoints, its log and its weights. With 0 kills the job trains in loopback: in one process, instead of
-    a launcher and two ranks.
+    Args:
+        folder: for its checkpoints, its log and its weights.
+
+    With 0 kills the job trains in loopback: in one process, instead of a launcher and two ranks.
     """
     save = ["--save-dir", str(folder / "saved"), "--save-every", str(EVERY), "--keep", "2", "--async-save"]
     files = ["--log-file", str(folder / "log"), "--export", str(folder / "weights.safetensors"), "--work-dir", str(folder)]
@@ -73,7 +75,8 @@ def attempts_of(log: Path) -> list[list[dict[str, Any]]]:
 def kill_one(launcher: Popen[str], folder: Path, known: set[int], rng: random.Random) -> str:
     """Kill a rank of the current attempt, and return the moment: start-up (its first 4 seconds), training or save.
 
-    known: the process ids of the ranks of earlier attempts. Those of this attempt are added.
+    Args:
+        known: the process ids of the ranks of earlier attempts. Those of this attempt are added.
     """
     ranks: list[int] = []
 
@@ -117,7 +120,10 @@ def check(attempts: list[list[dict[str, Any]]], expected: list[float]) -> None:
 def run(folder: Path, kills: int, iterations: int, rng: random.Random) -> tuple[list[list[dict[str, Any]]], dict[str, int]]:
     """Run a job and kill one of its ranks this many times. Return the lines of each attempt, and the number of kills by moment.
 
-    folder: must not exist. Raises WrongError unless the job ends well, with one message for each kill and no rank left.
+    Args:
+        folder: must not exist.
+
+    Raises WrongError unless the job ends well, with one message for each kill and no rank left.
     """
     folder.mkdir(parents=True)
     moments: dict[str, int] = {}

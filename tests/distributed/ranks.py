@@ -37,7 +37,9 @@ def different_gradients(trainer: Trainer, model: Model, iteration: int) -> list[
 def weights_after_training(model: Model, zero: bool, staged: bool) -> dict[str, list[float]]:
     """Return the weights of the whole model after two updates.
 
-    zero: with a sharded optimizer; staged: messages are copied through other memory, as those of a GPU through host memory.
+    Args:
+        zero: with a sharded optimizer.
+        staged: messages are copied through other memory, as those of a GPU through host memory.
     """
     settings = Settings(iterations=2, seed=3, micro_batch=2, rate=1e-3, zero=zero)
     program = TWO_RANKS["two pipes"]

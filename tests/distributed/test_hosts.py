@@ -28,13 +28,21 @@ TIMEOUT_S = 5  # how long a rank of a long training waits for another one
 
 
 def run_arguments(*more: str, ranks: int) -> list[str]:
-    """Return the script of a training and its arguments. more: further options."""
+    """Return the script of a training and its arguments.
+
+    Args:
+        more: further options.
+    """
     program = ["schedules/chimera.sched", "-p", f"D={ranks}", "-p", f"N={ranks}"]
     return [RUN, *program, *TINY, "--no-check-gradients", "--eval-samples", "1", *more]
 
 
 def on_two_hosts(agent: str, *more: str, ranks_per_host: int) -> list[str]:
-    """Return the command that is given on both hosts, as in docs/running.md. more: options of the training."""
+    """Return the command that is given on both hosts, as in docs/running.md.
+
+    Args:
+        more: options of the training.
+    """
     options = ["--nnodes", "2", "--nproc-per-node", str(ranks_per_host)]
     options += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{NAMES[0]}:29500", "--rdzv-id", "run1"]
     return [sys.executable, "-m", AGENTS[agent], *options, *run_arguments(*more, ranks=2 * ranks_per_host)]
@@ -130,7 +138,9 @@ PLACE = r"rank {ranks}( \(node[12]\))?, (instruction \d+: [A-Z]+ .*|epilogue): .
 def check_message(process: subprocess.Popen[str], host: Host, ranks: str, reason: str) -> None:
     """Check that the launcher of a host ends with one message, and that no process is left on this host.
 
-    ranks: a pattern for a rank of this host; reason: a pattern for what the message says about the other host, at its end.
+    Args:
+        ranks: a pattern for a rank of this host.
+        reason: a pattern for what the message says about the other host, at its end.
     """
     _, message = process.communicate(timeout=60)
     assert process.returncode == 1

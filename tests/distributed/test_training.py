@@ -79,7 +79,11 @@ SHIPPED: list[tuple[str, Mapping[str, int], int]] = [  # schedule, parameters, w
 
 @cache
 def one_process(samples: int) -> tuple[list[tuple[float, float]], float]:
-    """Return loss and gradient norm of each iteration of one process, and its held-out loss. samples: of an iteration."""
+    """Return loss and gradient norm of each iteration of one process, and its held-out loss.
+
+    Args:
+        samples: of an iteration.
+    """
     whole = reference.whole_model(MODEL, SETTINGS.seed)
     curve = [(r.loss, r.norm) for r in reference.train(whole, MODEL, TRAIN, SETTINGS, samples)]
     numbers = range(EVALUATED)

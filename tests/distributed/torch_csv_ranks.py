@@ -55,8 +55,10 @@ def gradients_of_torch(
 ) -> Gradients:
     """Run one iteration in torch's runtime; return the gradients of this rank's stages.
 
-    make: makes torch's schedule of these stages and this number of micro-batches; placement: the rank of each stage; write:
-    where rank 0 writes the order as CSV, None for nowhere.
+    Args:
+        make: makes torch's schedule of these stages and this number of micro-batches.
+        placement: the rank of each stage.
+        write: where rank 0 writes the order as CSV, None for nowhere.
     """
     rank, count = dist.get_rank(), len(placement)
     stages = [PipelineStage(layer(s), s, count, torch.device("cpu")) for s in range(count) if placement[s] == rank]
@@ -81,7 +83,11 @@ def gradients_of_pipeline(program: Program) -> Gradients:
 
 
 def from_file(path: Path, form: str) -> Callable[[list[PipelineStage], int], PipelineScheduleMulti]:
-    """Return a function that makes torch's schedule from an order in a CSV file. form: torch's name for the format."""
+    """Return a function that makes torch's schedule from an order in a CSV file.
+
+    Args:
+        form: torch's name for the format.
+    """
 
     def make(stages: list[PipelineStage], micro_batches: int) -> PipelineScheduleMulti:
         schedule = _PipelineScheduleRuntime(stages, micro_batches, loss_fn=loss)

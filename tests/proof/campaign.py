@@ -30,9 +30,13 @@ def campaign(
 ) -> int:
     """Run over the targets, print the report, and record it unless --no-record is given; return the exit status.
 
-    The status is 1 if a result has failures, 130 if the run was interrupted, and 0 otherwise. part: the block of docs/proof.md;
-    kind: the word for a target in the options; minutes: the default of --minutes; argv: the options, by default those of the
-    command line.
+    The status is 1 if a result has failures, 130 if the run was interrupted, and 0 otherwise.
+
+    Args:
+        part: the block of docs/proof.md.
+        kind: the word for a target in the options.
+        minutes: the default of --minutes.
+        argv: the options, by default those of the command line.
     """
     parser = ArgumentParser()
     parser.add_argument("--minutes", type=float, default=minutes, help="of the whole run; each target gets the same time")

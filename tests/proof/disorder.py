@@ -34,7 +34,10 @@ def with_own_orders(r: random.Random, tasks: Program, width: int = 2) -> Program
     Every value reaches its readers, but the program may deadlock. If two ranks can post the transfers between them in a common
     order, they do so. Then the queue of this pair does not deadlock on its own. For half of the programs orders are drawn up to
     ATTEMPTS times, until every pair has a common order. Ranks may launch their collectives in different orders, and the window
-    is drawn. width: how many replicas one program in four has; the others have one.
+    is drawn.
+
+    Args:
+        width: how many replicas one program in four has; the others have one.
     """
     h = tasks.header
     groups = [((s,), stage_group(s)) for s in range(h.stages)] + [(t.stages, t.name) for t in h.tied]
@@ -54,7 +57,9 @@ def with_own_orders(r: random.Random, tasks: Program, width: int = 2) -> Program
 def own_order(r: random.Random, h: Header, g: int, tasks: Program, groups: list[Group]) -> list[Instruction]:
     """Return a rank's tasks, SENDs and ALLREDUCEs. The order is random, but respects the dependencies on this rank.
 
-    g: the rank; groups: of parameters, in the order of the rank's ALLREDUCEs.
+    Args:
+        g: the rank.
+        groups: of parameters, in the order of the rank's ALLREDUCEs.
     """
     own = [replace(i, overlap=False) for i in tasks.stream(g) if isinstance(i, Task)]
     stream: list[Instruction] = [*random_order(r, own, h.stages)]
@@ -73,7 +78,11 @@ def own_order(r: random.Random, h: Header, g: int, tasks: Program, groups: list[
 
 
 def send_of(h: Header, g: int, i: Task) -> Send | None:
-    """Return the SEND of the output of a task; None if no other rank reads the output. g: the rank of the task."""
+    """Return the SEND of the output of a task; None if no other rank reads the output.
+
+    Args:
+        g: the rank of the task.
+    """
     forward = isinstance(i, Fwd)
     stage = i.stage + 1 if forward else i.stage - 1
     if isinstance(i, BwdWeight | Recompute) or not 0 <= stage < h.stages or h.pipes[i.pipe].placement[stage] == g:
@@ -118,7 +127,9 @@ def with_receives(
 ) -> list[Instruction]:
     """Return a rank's stream with its RECVs: in the order of the SENDs of each channel, and before their readers.
 
-    g: the rank; common: by pair of ranks, the common order of the transfers between them, None if there is none.
+    Args:
+        g: the rank.
+        common: by pair of ranks, the common order of the transfers between them, None if there is none.
     """
     receives: list[tuple[int, int, float, Recv]] = []  # (position, number of the message, tie breaker, the RECV)
     late = r.random() < 0.5

@@ -38,7 +38,12 @@ Output = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Upper bounds for random programs. tied: whether parameters may be tied; kind: an evaluation has only forwards."""
+    """Upper bounds for random programs.
+
+    Attributes:
+        tied: whether parameters may be tied.
+        kind: an evaluation has only forwards.
+    """
 
     ranks: int = 4
     stages: int = 6
@@ -73,7 +78,8 @@ def random_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
 def tasks_of(r: random.Random, p: int, pipe: Pipe, stages: int) -> Iterator[Task]:
     """Yield the tasks of a pipe. Some are over groups of micro-batches, some forwards run again, and some backwards are split.
 
-    p: the number of the pipe.
+    Args:
+        p: the number of the pipe.
     """
     grouped = r.random() < 0.3
     for stage in range(stages):
@@ -134,7 +140,10 @@ def random_order(r: random.Random, tasks: list[Task], stages: int) -> list[Task]
 def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> None:
     """Make overlapped pairs, each of a task and the next task of its rank. The second is moved to right after the first.
 
-    order: (rank, task), changed in place. Two tasks become a pair only if the inputs of both exist before the first of them.
+    Args:
+        order: (rank, task), changed in place.
+
+    Two tasks become a pair only if the inputs of both exist before the first of them.
     """
     at = 0
     while at < len(order):
@@ -151,8 +160,9 @@ def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> Non
 def lower_tasks(tasks: Program, r: random.Random, width: int = 2, queued: bool | None = None) -> Program:
     """Return the verified program of these tasks, lowered as in the compiler.
 
-    width: how many replicas one program in three has; the others have one. queued: whether to lower for machines with queues;
-    None: drawn.
+    Args:
+        width: how many replicas one program in three has; the others have one.
+        queued: whether to lower for machines with queues; None: drawn.
     """
     timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), hop=0))
     assert not timing.stuck
@@ -203,7 +213,8 @@ def delay_receives(stream: list[Instruction], past: tuple[type[Instruction], ...
 
     If the first reader is the second task of an overlapped pair, the RECV stays before the pair.
 
-    past: the kinds of transfers with its peer that a RECV may pass.
+    Args:
+        past: the kinds of transfers with its peer that a RECV may pass.
     """
     for n in reversed(range(len(stream))):
         i = stream[n]
@@ -236,7 +247,11 @@ def with_moved_receives(r: random.Random, p: Program) -> Program:
 
 
 def with_late_receives(p: Program, past: tuple[type[Instruction], ...] = (), window: int = 0) -> Program:
-    """Return the program with its RECVs as late as possible. past: as in `delay_receives`; window: of the result.
+    """Return the program with its RECVs as late as possible.
+
+    Args:
+        past: as in `delay_receives`.
+        window: of the result.
 
     The result may be wrong: it may deadlock.
 

@@ -119,7 +119,11 @@ def needed_waits(p: Program, machine: Machine) -> Iterator[int]:
 
 @dataclass
 class Tally:
-    """The results, by machine unless a comment says otherwise. limit, large: the values of STATES and LARGE for this run."""
+    """The results, by machine unless a comment says otherwise.
+
+    Attributes:
+        limit, large: the values of STATES and LARGE for this run.
+    """
 
     limit: int = STATES
     large: int = LARGE
@@ -138,7 +142,8 @@ class Tally:
     def add(self, kind: str, p: Program, verdicts: dict[str, bool]) -> None:
         """Explore a program on every machine and count the results, unless it is too large.
 
-        verdicts: whether the verifier accepts the program, by machine.
+        Args:
+            verdicts: whether the verifier accepts the program, by machine.
         """
         by_model = {m: model.explore(p, m, self.large) for m in MACHINES}
         largest = max(x.states for x in by_model.values())
@@ -185,7 +190,11 @@ class Tally:
 
 
 def explored(seed: int, count: int, limit: int = STATES, large: int = LARGE) -> Tally:
-    """Explore `count` random programs on every machine; return the results. limit, large: as STATES and LARGE."""
+    """Explore `count` random programs on every machine; return the results.
+
+    Args:
+        limit, large: as STATES and LARGE.
+    """
     tally = Tally(limit, large)
     for kind, p, verdicts in programs(seed):
         tally.add(kind, p, verdicts)

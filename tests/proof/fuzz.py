@@ -34,9 +34,12 @@ FAILED_INPUTS = Path("runs/fuzz")  # folder for the inputs that fail
 class Result:
     """The results of all workers of one target.
 
-    failures: by name, what failed, and the file that holds the input; slowest_s: the processor time of the slowest input;
-    slowest_bytes, slowest_text: its length and its beginning; corpus_size: the most inputs in the corpus of a worker;
-    branches: the most branches that a worker reached, 0 if unknown.
+    Attributes:
+        failures: by name, what failed, and the file that holds the input.
+        slowest_s: the processor time of the slowest input.
+        slowest_bytes, slowest_text: its length and its beginning.
+        corpus_size: the most inputs in the corpus of a worker.
+        branches: the most branches that a worker reached, 0 if unknown.
     """
 
     target: str
@@ -72,7 +75,11 @@ class Fuzzing:
         return result
 
     def work(self, result: Result, folder: Path, seconds: float, number: int) -> None:
-        """Run one worker for some seconds, and add its results to `result`. number: how many workers have run before it."""
+        """Run one worker for some seconds, and add its results to `result`.
+
+        Args:
+            number: how many workers have run before it.
+        """
         arguments = command(result.target, seconds, self.seed + number, folder)
         with (folder / "output").open("wb") as output:
             worker = subprocess.Popen(arguments, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
@@ -154,7 +161,11 @@ def report(results: Sequence[Result], seconds: float, seed: int) -> str:
 
 
 def fuzz(targets: Sequence[str], seconds: float, seed: int, jobs: int) -> list[Result]:
-    """Fuzz each target for some seconds, and copy the failing inputs into FAILED_INPUTS. jobs: targets at a time."""
+    """Fuzz each target for some seconds, and copy the failing inputs into FAILED_INPUTS.
+
+    Args:
+        jobs: targets at a time.
+    """
     if ENGINE == "builtin":
         print("atheris is not installed (it has no wheel for some Pythons): fuzzing with the built-in engine only")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:

@@ -45,7 +45,9 @@ def words(data: bytes) -> list[bytes]:
 def mutated(data: bytes, known: Sequence[bytes], other: bytes, rng: random.Random) -> bytes:
     """Return the input with some words dropped, repeated, swapped, inserted or changed, cut to MAX_BYTES.
 
-    known: words that are inserted or replace others; other: an input from which words are copied.
+    Args:
+        known: words that are inserted or replace others.
+        other: an input from which words are copied.
     """
     parts = words(data) or [b""]
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
@@ -83,8 +85,11 @@ def mutated(data: bytes, known: Sequence[bytes], other: bytes, rng: random.Rando
 class Log:
     """The results of a worker. They are written to `log.json` in the folder, and failing inputs to files beside it.
 
-    failures: by name, what failed; the name is part of the name of the input's file. slowest_s, slowest_input: the processor
-    time of the slowest input, and this input. corpus_size: inputs in the corpus. written: when the log was last written.
+    Attributes:
+        failures: by name, what failed; the name is part of the name of the input's file.
+        slowest_s, slowest_input: the processor time of the slowest input, and this input.
+        corpus_size: inputs in the corpus.
+        written: when the log was last written.
     """
 
     target: str
@@ -97,7 +102,11 @@ class Log:
     written: float = 0.0
 
     def write(self, end: bool = False) -> None:
-        """Write the log, at most once a second. end: write it now, for the last time."""
+        """Write the log, at most once a second.
+
+        Args:
+            end: write it now, for the last time.
+        """
         if end or time.monotonic() - self.written > 1:
             self.written = time.monotonic()
             facts: dict[str, Any] = {k: v for k, v in vars(self).items() if k not in ("folder", "slowest_input", "written")}
@@ -239,7 +248,11 @@ def run_atheris(runner: Runner, seed: int, seconds: float) -> None:
 
 
 def run_worker(target: str, engine: str, seconds: float, seed: int, folder: Path) -> None:
-    """Fuzz a target with an engine for some seconds. folder: for the log and the failing inputs."""
+    """Fuzz a target with an engine for some seconds.
+
+    Args:
+        folder: for the log and the failing inputs.
+    """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     if engine == "atheris":
         import atheris

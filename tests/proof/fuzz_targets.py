@@ -213,9 +213,12 @@ def command(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """A target. run: takes an input and returns the answer; seeds: the first inputs.
+    """A target.
 
-    words: inputs are built from these, and from the words of the seeds.
+    Attributes:
+        run: takes an input and returns the answer.
+        seeds: the first inputs.
+        words: inputs are built from these, and from the words of the seeds.
     """
 
     run: Callable[[bytes], str]

@@ -48,9 +48,13 @@ LENGTHS_FOR_BYTES = (16_000, 32_000, 64_000, 128_000)  # lengths of inputs for c
 class Result:
     """The results of one reader.
 
-    inputs: the number of inputs measured; answers: those of the reader (`Measurement.run`); failures: what is wrong, by kind
-    and recipe; slowest: the most microseconds per character; slowest_of: the description of that input; largest: the most
-    bytes per character.
+    Attributes:
+        inputs: the number of inputs measured.
+        answers: those of the reader (`Measurement.run`).
+        failures: what is wrong, by kind and recipe.
+        slowest: the most microseconds per character.
+        slowest_of: the description of that input.
+        largest: the most bytes per character.
     """
 
     reader: str
@@ -104,7 +108,9 @@ class Measurement:
 
         It is a failure too if the measurements take too long, or if the reader raises anything but ChimeraError.
 
-        cost: "lines", "bytes" or "time"; length: the first length for "time", not used for the others.
+        Args:
+            cost: "lines", "bytes" or "time".
+            length: the first length for "time", not used for the others.
         """
         signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)
         try:
@@ -146,8 +152,10 @@ class Measurement:
     def steep_counts(self, count: Callable[[Callable[[], object]], int], texts: list[str], least: int) -> str:
         """Return the counts of four texts as text if they grow faster than the texts, else ''.
 
-        The longest text is counted only if the counts of the other three grow too fast. least: smaller increases of the count
-        are ignored.
+        The longest text is counted only if the counts of the other three grow too fast.
+
+        Args:
+            least: smaller increases of the count are ignored.
         """
         if len(set(map(len, texts))) < len(texts):  # the input does not grow
             return ""
@@ -160,8 +168,9 @@ class Measurement:
     def is_steep(self, spent: list[int], texts: list[str], least: int) -> bool:
         """Return whether the second increase costs more than STEEP / 2 times as much per added character as the first.
 
-        spent: the costs of the first three texts; least: a second increase of at most this is not steep. A first
-        increase below least / 4 counts as least / 4.
+        Args:
+            spent: the costs of the first three texts.
+            least: a second increase of at most this is not steep. A first increase below least / 4 counts as least / 4.
         """
         (a, b, c), (x, y, z) = spent, map(len, texts[:3])
         return c - b > least and (c - b) / (z - y) > STEEP / 2 * max(b - a, least / 4) / (y - x)
@@ -241,7 +250,11 @@ def report(results: Sequence[Result], seconds: float, seed: int) -> str:
 
 
 def measure_all(readers: Sequence[str], seconds: float, seed: int, jobs: int) -> list[Result]:
-    """Measure each reader for some seconds, in its own process. jobs: readers at a time."""
+    """Measure each reader for some seconds, in its own process.
+
+    Args:
+        jobs: readers at a time.
+    """
     with ProcessPoolExecutor(jobs, max_tasks_per_child=1) as pool:
         return list(pool.map(measure, readers, [seconds] * len(readers), [seed] * len(readers)))
 

@@ -23,8 +23,10 @@ WORD_OR_NUMBER = re.compile(r"[A-Za-z_]\w*|\d+")
 class Part:
     """A repeated piece.
 
-    place: the position in the recipe's text; copy: (k, number of copies) -> text of copy k; closing: follows the last copy,
-    once per copy.
+    Attributes:
+        place: the position in the recipe's text.
+        copy: (k, number of copies) -> text of copy k.
+        closing: follows the last copy, once per copy.
     """
 
     place: int
@@ -64,7 +66,11 @@ class Recipe:
 
 
 def random_recipe(seeds: Sequence[str], known: Sequence[str], rng: random.Random) -> Recipe:
-    """Return a random recipe: a seed in which one to three pieces are repeated. known: pieces for it from outside the seed."""
+    """Return a random recipe: a seed in which one to three pieces are repeated.
+
+    Args:
+        known: pieces for it from outside the seed.
+    """
     text = rng.choice(seeds)
     count = rng.choice((1, 1, 1, 2, 2, 3))
     places = sorted(rng.choice(_places(text)) for _ in range(count))
@@ -80,7 +86,8 @@ def _places(text: str) -> tuple[int, ...]:
 def _part(place: int, text: str, known: Sequence[str], rng: random.Random) -> Part:
     """Return a random part for a text: nested pieces, a symbol, a known piece, or a piece of the text.
 
-    place: where the part is inserted; a piece of the text may also be repeated where it is.
+    Args:
+        place: where the part is inserted; a piece of the text may also be repeated where it is.
     """
     match rng.randrange(10):
         case 0:

@@ -62,9 +62,12 @@ def torch_csv(text: str) -> None:
 class Reader:
     """A reader of input, and the inputs for it.
 
-    run: reads a text; seeds: texts into which pieces are inserted; some of these texts are wrong on purpose. known: pieces that
-    come from outside the seeds; regressions: inputs of kinds that were once too slow; longest: the most characters of an input
-    whose time is measured.
+    Attributes:
+        run: reads a text.
+        seeds: texts into which pieces are inserted; some of these texts are wrong on purpose.
+        known: pieces that come from outside the seeds.
+        regressions: inputs of kinds that were once too slow.
+        longest: the most characters of an input whose time is measured.
     """
 
     run: Callable[[str], None]

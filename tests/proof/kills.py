@@ -82,7 +82,8 @@ def reason_of(p: Program) -> str:
 class Results:
     """The results of the mutants of one class.
 
-    outcomes: how many have each outcome; also, how many the model has "explored", and how many were "run" in loopback.
+    Attributes:
+        outcomes: how many have each outcome; also, how many the model has "explored", and how many were "run" in loopback.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -91,8 +92,9 @@ class Results:
     def check(self, mutant: Program, run: bool, seed: int = 0) -> str:
         """Count and return the outcome of a mutant.
 
-        run: whether to explore it in the model and run it in loopback, if the verifier and the fast checks find nothing;
-        seed: of the interleaving in loopback.
+        Args:
+            run: whether to explore it in the model and run it in loopback, if the verifier and the fast checks find nothing.
+            seed: of the interleaving in loopback.
         """
         found, reason = codes(mutant), reason_of(mutant)
         if run and not found and not reason:
@@ -137,8 +139,10 @@ def check_mutants(
 ) -> None:
     """Check up to `count` mutants of every class for each program; for the classes in HEADER, up to count / OF_HEADER.
 
-    classes: the results by class, to which these are added; run: whether mutants are explored and run (`Results.check`), unless
-    their execution equals that of the program or of an earlier mutant of it.
+    Args:
+        classes: the results by class, to which these are added.
+        run: whether mutants are explored and run (`Results.check`), unless their execution equals that of the program or of an
+            earlier mutant of it.
     """
     for name, p in programs:
         assert not codes(p) and not reason_of(p), name

@@ -21,7 +21,9 @@ from chimerac.chimera_ir.program import Program
 class Explored:
     """The result of exploring interleavings.
 
-    states: how many were found; finals: for each final state that was visited, whether all ranks ended correctly.
+    Attributes:
+        states: how many were found.
+        finals: for each final state that was visited, whether all ranks ended correctly.
     """
 
     states: int
@@ -89,7 +91,9 @@ def ends_on(program: Program, machine: str) -> bool:
 def is_enabled(transition: Transition, positions: Sequence[int], complete: int) -> bool:
     """Return whether a transition is enabled.
 
-    positions: how many actions each rank has executed; complete: the operations that are complete, one bit for each.
+    Args:
+        positions: how many actions each rank has executed.
+        complete: the operations that are complete, one bit for each.
     """
     return transition.operations & ~complete == 0 and all(positions[g] >= n for g, n in transition.positions)
 

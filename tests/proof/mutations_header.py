@@ -15,7 +15,12 @@ Change = Callable[[Header, random.Random], Any]  # returns the new value of a fi
 
 
 def number(name: str, least: int = 1) -> Change:
-    """Return a change of a number: 1 less, 1 or 2 more, doubled or halved. name: its field; least: its minimum."""
+    """Return a change of a number: 1 less, 1 or 2 more, doubled or halved.
+
+    Args:
+        name: its field.
+        least: its minimum.
+    """
 
     def change(h: Header, rng: random.Random) -> int:
         n: int = getattr(h, name)

@@ -102,7 +102,11 @@ def permute_streams(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def renamed(i: Instruction, ranks: int, new: dict[int, int]) -> Instruction:
-    """Return an instruction with other numbers for the ranks that it names. new: the new local rank, by the old one."""
+    """Return an instruction with other numbers for the ranks that it names.
+
+    Args:
+        new: the new local rank, by the old one.
+    """
 
     def of(g: int) -> int:
         return g - g % ranks + new[g % ranks]

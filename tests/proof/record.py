@@ -61,7 +61,10 @@ def record(name: str, body: str, page: Path = PAGE) -> None:
 def stamp(seconds: float, seed: object, packages: Sequence[str] = ("numpy", "torch", "hypothesis")) -> str:
     """Return a paragraph with the date, the duration, the seed and the versions of a run.
 
-    The duration is in minutes, at least one. packages: those whose versions are given.
+    The duration is in minutes, at least one.
+
+    Args:
+        packages: those whose versions are given.
     """
     versions = ", ".join([f"Python {platform.python_version()}", *(f"{p} {version(p)}" for p in packages)])
     minutes = max(1, round(seconds / 60))

@@ -26,7 +26,11 @@ def first_error(program: Program) -> str:
 
 
 def header_errors(h: Header, world: int) -> Iterator[str]:
-    """Yield the rules that a header breaks. world: the number of streams."""
+    """Yield the rules that a header breaks.
+
+    Args:
+        world: the number of streams.
+    """
     if world != h.width * h.ranks:
         yield "not one stream for each rank of each replica"
     if sorted(m for p in h.pipes for m in p.micro_batches) != list(range(h.micro_batches)):
@@ -127,5 +131,9 @@ def peaks(h: Header, stream: tuple[Instruction, ...]) -> tuple[int, int]:
 
 
 def keys(value: str, i: Fwd | Bwd | BwdInput | BwdWeight | Recv | Free) -> set[object]:
-    """Return a key for each micro-batch of an instruction. value: 'act' or 'grad'."""
+    """Return a key for each micro-batch of an instruction.
+
+    Args:
+        value: 'act' or 'grad'.
+    """
     return {(value, i.pipe, i.stage, m) for m in i.micro_batches}

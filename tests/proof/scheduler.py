@@ -38,7 +38,8 @@ CPU = torch.device("cpu")
 class GreenletScheduler(Scheduler):
     """A scheduler of greenlets, which all run in one thread. Each lets another one continue at every wait and pause.
 
-    choose: returns which greenlet continues, of those that can; None stops the run.
+    Attributes:
+        choose: returns which greenlet continues, of those that can; None stops the run.
     """
 
     def __init__(self, count: int, choose: Callable[[Sequence[int]], int | None]) -> None:
@@ -92,7 +93,8 @@ class CountingNetwork(Network):
 class Exploration:
     """The exploration of one program on one machine.
 
-    seen: by visited state, what `contents` returns if `thorough`, else None.
+    Attributes:
+        seen: by visited state, what `contents` returns if `thorough`, else None.
     """
 
     program: Program
@@ -172,7 +174,8 @@ class Exploration:
 def explore(program: Program, machine: Machine, thorough: bool = False) -> Explored:
     """Explore all interleavings of a program on a machine. Every channel must have as many SENDs as RECVs.
 
-    thorough: whether every choice is taken in every state, and the contents are compared.
+    Args:
+        thorough: whether every choice is taken in every state, and the contents are compared.
     """
     return Exploration(program, machine, thorough).run()
 

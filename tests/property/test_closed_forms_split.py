@@ -29,7 +29,9 @@ HALF, TENTH = Fraction(1, 2), Fraction(1, 10)
 def measure(p: Program, costs: tuple[int, int, int] = UNIT, B: int | None = None, hop: Fraction | int = 0) -> Simulation:
     """Return the simulation, after comparing its makespan with that of an independent simulator.
 
-    costs: F, I, W. B: the cost of a full backward; None: I + W.
+    Args:
+        costs: F, I, W.
+        B: the cost of a full backward; None: I + W.
     """
     F, I, W = costs
     B = I + W if B is None else B
@@ -223,7 +225,8 @@ def lower_bound(p: Program, costs: tuple[int, int, int] = UNIT) -> int:
     micro-batch of a pipe has passed the stages before the rank's first stage in this pipe. No wait for other ranks is
     added after the last task, because that task can be a weight gradient.
 
-    costs: F, I, W.
+    Args:
+        costs: F, I, W.
     """
     bounds = []
     for rank in range(p.header.ranks):
@@ -333,7 +336,11 @@ def test_transfers_change_the_ranking(schedule: str, N: int, bubble_0: int, bubb
 def test_an_order_planned_for_a_small_hop_does_not_lose_more_with_more_micro_batches(
     D: int, bubble_01: Fraction, bubble_05: Fraction
 ) -> None:
-    """The order is planned for a hop of F/20. bubble_01, bubble_05: the bubbles at hop 0.1 F and 0.5 F, for both N."""
+    """The order is planned for a hop of F/20.
+
+    Args:
+        bubble_01, bubble_05: the bubbles at hop 0.1 F and 0.5 F, for both N.
+    """
     for N in (4 * D, 8 * D):
         p = program("chimera_zb", D=D, N=N, F=20, hop=1)
         for hop, bubble in ((TENTH, bubble_01), (HALF, bubble_05)):

@@ -72,7 +72,8 @@ def test_a_listed_task_of_a_pipe_without_micro_batches_is_refused() -> None:
 def formulas(names: str) -> st.SearchStrategy[str]:
     """Return a strategy of integer expressions of these names, Z, N and numbers, with many divisions whose divisor may be 0.
 
-    names: the names, each of one letter.
+    Args:
+        names: the names, each of one letter.
     """
     leaf = st.sampled_from([*names, *names, "Z", "N", "0", "1", "2"])  # the names twice, so that they are drawn more often
     return st.recursive(

@@ -82,7 +82,8 @@ def test_schedules_with_a_piece_removed_or_repeated_break_no_property(text: str,
 def test_texts_that_end_after_a_slip_break_no_property(line: str, data: st.DataObject | None) -> None:
     """The text ends where the slip begins, or after one of the words from there on, up to 40 ends.
 
-    data: draws one of these ends; None: try them all.
+    Args:
+        data: draws one of these ends; None: try them all.
     """
     replaced_part, (base, text) = line.split(": ", 1)[1].split(" ==>")[0], with_slip(line)
     start = RIGHT_TEXTS[base].index(replaced_part.replace("\\n", "\n"))

@@ -32,7 +32,8 @@ SLACK = 1.25  # the most that `growth` may return: linear costs give 1, quadrati
 def growth(spent: list[int], lengths: list[int]) -> float:
     """Return the cost of one more unit of length at the larger lengths, divided by that at the smaller ones.
 
-    spent: the costs at these three lengths. Constant costs cancel.
+    Args:
+        spent: the costs at these three lengths. Constant costs cancel.
     """
     (a, b, c), (x, y, z) = spent, lengths
     return (c - b) / (z - y) / ((b - a) / (y - x))

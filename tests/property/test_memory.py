@@ -64,7 +64,9 @@ def random_case(r: random.Random) -> tuple[Program, LayeredModel]:
 def wrong_predictions(p: Program, model: Model, seed: int, samples: Any = None) -> list[str]:
     """Return the differences between predicted and measured bytes of all ranks, in words.
 
-    seed: of the order in which ranks run; samples: what the model reads, sequences of two integers by default.
+    Args:
+        seed: of the order in which ranks run.
+        samples: what the model reads, sequences of two integers by default.
     """
     run_rank = differences(p, model, describe(model, SAMPLES), samples or IntegerSamples(length=2))
     return [text for texts in run_in_loopback(p, run_rank, seed, every_post=True) for text in texts]

@@ -99,8 +99,10 @@ NAMED = ("F(0, 2)", "F(0, 0 .. 1)", "B(0, 1)", "I(0, 1)", "I(1, 2)", "W(0, 1)", 
 def looped_and_unrolled(count: int, named: list[str], blocks: list[tuple[int, list[str]]]) -> tuple[str, str]:
     """Return two texts of a listing of two stages on one rank: with loops, and with the loops unrolled.
 
-    count: the number of micro-batches; named: the first tasks, with their micro-batches; blocks: for each loop its repetitions
-    and its tasks.
+    Args:
+        count: the number of micro-batches.
+        named: the first tasks, with their micro-batches.
+        blocks: for each loop its repetitions and its tasks.
     """
     head = (
         f"schedule l ranks 1 stages 2 pipe main {{ stage s on rank 0 recompute   micro_batches {count} }}"

@@ -31,7 +31,11 @@ def new_name(word: str, reserved: frozenset[str] = RESERVED) -> str:
 
 
 def new_pipe_name(name: str) -> str:
-    """Return the name that a pipe has in the renamed text. name: with its index, if it has one, such as down[0]."""
+    """Return the name that a pipe has in the renamed text.
+
+    Args:
+        name: with its index, if it has one, such as down[0].
+    """
     return re.sub(r"^\w+", lambda match: new_name(match[0]), name)
 
 
@@ -59,7 +63,8 @@ def by_name(p: Program, rename: bool) -> list[list[tuple[object, ...]]]:
 
     Every other instruction has the name of its pipe, and its micro-batches are numbered within the pipe.
 
-    rename: give the pipes the names that they have in the renamed text.
+    Args:
+        rename: give the pipes the names that they have in the renamed text.
     """
 
     def with_names(i: Instruction) -> tuple[object, ...]:

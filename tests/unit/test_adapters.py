@@ -21,7 +21,11 @@ def module_loss(module: nn.Module, fields: Mapping[str, Tensor], targets: Tensor
 
 
 def random_batches(count: int, mask: bool) -> list[Batch]:
-    """Return random batches. mask: whether they have the field `mask` besides the tokens."""
+    """Return random batches.
+
+    Args:
+        mask: whether they have the field `mask` besides the tokens.
+    """
     shape, batches = (SAMPLES * MICRO_BATCHES, LENGTH), list[Batch]()
     for _ in range(count):
         fields = {"tokens": torch.randint(0, VOCABULARY, shape)} | ({"mask": torch.rand(shape)} if mask else {})

@@ -103,7 +103,8 @@ def model_of(path: Path, layers: list[str] | None = None, **options: Any) -> Cal
 def check(path: Path, schedules: list[str], layers: list[str] | None = None, iterations: int = 3) -> None:
     """Check that the losses under these schedules are those of plain transformers, and that the first and the last one differ.
 
-    layers: as in LAYERS; None: the outermost lists of the model.
+    Args:
+        layers: as in LAYERS; None: the outermost lists of the model.
     """
     torch.manual_seed(3)
     model, config = model_of(path, layers), configuration(path)
@@ -131,7 +132,11 @@ def test_the_chosen_attention_is_that_of_the_model(tmp_path: Path) -> None:
 
 
 def outputs(model: CallModel, cuts: list[int], fields: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-    """Return the outputs of the model in training mode. cuts: the first layer of each stage but the first."""
+    """Return the outputs of the model in training mode.
+
+    Args:
+        cuts: the first layer of each stage but the first.
+    """
     bounds, values = [0, *cuts, len(model.layer_names)], ()
     with drawing(Draws(seed=0, iteration=0, samples=tuple(range(SAMPLES)))):
         for start, stop in pairwise(bounds):

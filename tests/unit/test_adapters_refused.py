@@ -39,8 +39,9 @@ class Keeping(nn.Linear):
 class Odd(nn.Module):
     """Breaks one rule, or none.
 
-    rule: "values": it decides by the values of a tensor; "keeps": it uses a tensor that a layer kept; "calls": its second
-    forward leaves out the last two calls, counted from 0 in each copy; "none": it can be cut.
+    Attributes:
+        rule: "values": it decides by the values of a tensor; "keeps": it uses a tensor that a layer kept; "calls": its second
+            forward leaves out the last two calls, counted from 0 in each copy; "none": it can be cut.
     """
 
     def __init__(self, rule: str) -> None:
@@ -82,7 +83,11 @@ class Odd(nn.Module):
     ],
 )
 def test_a_module_that_cannot_be_cut_is_refused_with_the_call(rule: str, field: str, message: str) -> None:
-    """The message says at, before or after which call. field: the keyword of the input; the forward has only x."""
+    """The message says at, before or after which call.
+
+    Args:
+        field: the keyword of the input; the forward has only x.
+    """
     with pytest.raises(ChimeraError, match=message):
         cut(lambda: Odd(rule), {field: torch.zeros(1, 2)}, loss=cross_entropy)
 

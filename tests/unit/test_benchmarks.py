@@ -89,8 +89,10 @@ def test_a_row_of_a_program_that_does_not_exist_has_the_reason() -> None:
 def overlap(eager_exposed_s: float, eager_s: float) -> dict[str, list[dict[str, object]]]:
     """Return measurements of all runs.
 
-    eager_exposed_s, eager_s: the exposed time and the time of an iteration with `sync eager`. With each of the other
-    two choices of `sync` an iteration takes 2 s, of which 1 s is exposed.
+    Args:
+        eager_exposed_s, eager_s: the exposed time and the time of an iteration with `sync eager`.
+
+    With each of the other two choices of `sync` an iteration takes 2 s, of which 1 s is exposed.
     """
     times = {AT_END: (2.0, 1.0), "eager where idle": (2.0, 1.0), "eager": (eager_s, eager_exposed_s)}
     rows = [

@@ -23,7 +23,11 @@ from tests.helpers_events import makespan
 
 
 def compared(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> dict[str, Any]:
-    """Run `chimerac compare`, and return the rows of its JSON by schedule. status: the expected exit status."""
+    """Run `chimerac compare`, and return the rows of its JSON by schedule.
+
+    Args:
+        status: the expected exit status.
+    """
     assert main(["compare", *words, "--emit", "json"]) == status
     found = json.loads(capsys.readouterr().out)
     return {row["schedule"]: row for row in found["schedules"]}

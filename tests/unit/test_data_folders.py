@@ -33,7 +33,10 @@ def without_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def rows_of(folder: Path, prepared: Path, column: str = "text") -> tuple[list[str], list[str] | None]:
     """Return the rows to train on and those held out, read from the bytes of the prepared file.
 
-    prepared: the folder of this file. The second result is None if the data set holds out no rows itself.
+    Args:
+        prepared: the folder of this file.
+
+    The second result is None if the data set holds out no rows itself.
     """
     text = tokenized(folder_documents(folder, column), tokenizer=None, folder=prepared, limit_s=5)
     border = len(text) if text.border is None else text.border

@@ -181,7 +181,9 @@ def test_an_image_is_moved_in_the_same_way_in_whatever_order_images_are_read() -
 def _number_of(samples: Any, image: int, epoch: int, count: int) -> int:
     """Return the number of the sample that is this image in an epoch.
 
-    image: its index in the part of the data set that `samples` reads; count: how many samples an epoch has.
+    Args:
+        image: its index in the part of the data set that `samples` reads.
+        count: how many samples an epoch has.
     """
     (number,) = (k for k in range(epoch * count, (epoch + 1) * count) if samples._place(k) == samples.part[image])
     return number

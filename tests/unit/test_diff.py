@@ -19,7 +19,11 @@ from tests.helpers_cost import lines
 
 
 def with_stream(program: Program, rank: int, order: list[int]) -> Program:
-    """Return a program in which a rank has another stream. order: the instructions of this stream, by number in the old one."""
+    """Return a program in which a rank has another stream.
+
+    Args:
+        order: the instructions of this stream, by number in the old one.
+    """
     changed = streams(program)
     changed[rank] = [changed[rank][k] for k in order]
     return with_streams(program, changed)

@@ -56,7 +56,10 @@ SHADES = {shade(DOWN, Op.FWD): "d", shade(DOWN, Op.BWD): "D", shade(UP, Op.FWD):
 def slots(row: list[DrawnBox], width: float, origin: float, count: int) -> str:
     """Return the slots of a row of the picture: what is drawn there, by its colour and the text in it.
 
-    width: of a slot; origin: where the first slot begins; count: how many slots there are.
+    Args:
+        width: of a slot.
+        origin: where the first slot begins.
+        count: how many slots there are.
     """
     found = [".."] * count
     for box in row:

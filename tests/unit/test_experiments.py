@@ -237,7 +237,11 @@ def test_importing_the_command_imports_neither_torch_nor_matplotlib() -> None:
 
 
 def write_log(path: Path, times: list[float], **more: Any) -> None:
-    """Write the log of a run whose iterations took these seconds. more: further fields of the line of each iteration."""
+    """Write the log of a run whose iterations took these seconds.
+
+    Args:
+        more: further fields of the line of each iteration.
+    """
     lines: list[dict[str, Any]] = [{"format": "chimera-log"}]
     for number, seconds in enumerate(times, 1):
         line = {"iteration": number, "iteration_s": seconds, "bubble": [0.1, 0.3], "peak_memory_bytes": [number, 10 * number]}
@@ -313,8 +317,10 @@ def finished(write: Write) -> Path:
 def finish(path: Path, failed: int | None = None) -> Path:
     """Write results for all runs of an experiment, and return the path of its file.
 
-    failed: the index of the run that failed; None: all are done. The counted iterations of run k, from 0, take 0.2 (k + 1) s
-    and 0.3 s.
+    Args:
+        failed: the index of the run that failed; None: all are done.
+
+    The counted iterations of run k, from 0, take 0.2 (k + 1) s and 0.3 s.
     """
     _, runs = planned(path)
     for number, run in enumerate(runs):

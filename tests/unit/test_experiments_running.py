@@ -43,7 +43,13 @@ compare: {{x: seed, groups: [schedule, N]}}
 
 
 class Event(NamedTuple):
-    """The start or the end of a run. what: start or end; run: the name of its folder; process: the id of its process."""
+    """The start or the end of a run.
+
+    Attributes:
+        what: start or end.
+        run: the name of its folder.
+        process: the id of its process.
+    """
 
     what: str
     run: str
@@ -59,7 +65,12 @@ class Folder:
         self.environment = {**os.environ, "STUB_JOURNAL": str(self.journal), "TMPDIR": str(path), "PYTHONPATH": str(ROOT)}
 
     def write(self, seeds: str = "0, 1, 2", milliseconds: int = 1, more: str = "") -> None:
-        """Write the experiment: one run for each seed. milliseconds: how long a run takes; more: further lines of the file."""
+        """Write the experiment: one run for each seed.
+
+        Args:
+            milliseconds: how long a run takes.
+            more: further lines of the file.
+        """
         self.file.write_text(TEXT.format(seeds=seeds, milliseconds=milliseconds) + more)
 
     def start(self, *options: str) -> subprocess.Popen[str]:

@@ -26,7 +26,11 @@ def expression(text: str) -> n.Expr:
 
 
 def value(text: str, **env: object) -> object:
-    """Return the value of an expression. env: for each name its value, or an array of its values at many points."""
+    """Return the value of an expression.
+
+    Args:
+        env: for each name its value, or an array of its values at many points.
+    """
     return evaluate(expression(text), env, Budget())
 
 
@@ -121,7 +125,9 @@ def test_evaluating_at_many_points_equals_evaluating_at_each(a: int, points: lis
 def findings(text: str, expected: str, **scope: str) -> list[tuple[str, str]]:
     """Return code and message of each finding of the type check.
 
-    expected: the type that the expression must have; scope: the types of the names.
+    Args:
+        expected: the type that the expression must have.
+        scope: the types of the names.
     """
     found: list[Diagnostic] = []
     check(expression(text), scope, expected, found)

@@ -14,13 +14,21 @@ TWO_PIPES = "pipe a { stage k on rank k   micro_batches N }   pipe b { stage k o
 
 
 def greedy(*lines: str, pipes: str = PIPE, D: int = 2, N: int = 3, stages: str = "D") -> Program:  # noqa: N803
-    """Return the program of an `order greedy` with these lines. stages: how many there are, as an expression."""
+    """Return the program of an `order greedy` with these lines.
+
+    Args:
+        stages: how many there are, as an expression.
+    """
     order = "order greedy {\n" + "".join(f"    {line}\n" for line in lines) + "}"
     return compile_text(f"schedule g param D = {D} param N = {N} ranks D stages {stages}\n{pipes}\n{order}\n").program
 
 
 def stuck_finding(*lines: str, **more: object) -> Diagnostic:
-    """Return the finding E305 about an order in which the scheduler gets stuck. more: further arguments of `greedy`."""
+    """Return the finding E305 about an order in which the scheduler gets stuck.
+
+    Args:
+        more: further arguments of `greedy`.
+    """
     [d] = findings_of_call(greedy, *lines, **more)
     assert d.code == "E305"
     return d

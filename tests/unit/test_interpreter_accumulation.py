@@ -94,7 +94,9 @@ def with_evaluations(pipe: Pipeline) -> None:
 def cleared(set_to_none: bool, sync: bool) -> Callable[[Pipeline], None]:
     """Return a loop that first computes and clears the gradients of two other batches.
 
-    set_to_none: clear them to None, otherwise to zeros; sync: whether the step of the second of these batches is with sync.
+    Args:
+        set_to_none: clear them to None, otherwise to zeros.
+        sync: whether the step of the second of these batches is with sync.
     """
 
     def run(pipe: Pipeline) -> None:

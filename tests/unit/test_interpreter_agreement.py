@@ -45,8 +45,10 @@ def different_value(value: object) -> object:
 def compare_options(change: Callable[[RunSettings], Any], rank: int = 1, own_program: list[Derived] = PROGRAM) -> None:
     """Compare the options of three ranks, of which one has options of its own.
 
-    rank: the number of this rank. change: returns its options, given those of the others. own_program: the digest of its
-    program, as `compare` takes it.
+    Args:
+        rank: the number of this rank.
+        change: returns its options, given those of the others.
+        own_program: the digest of its program, as `compare` takes it.
     """
 
     def run_rank(transport: Transport) -> None:
@@ -161,8 +163,9 @@ def test_different_data_and_a_missing_program_of_evaluations_are_findings() -> N
     def run_rank(transport: Transport, programs: dict[int, str], data: dict[int, str]) -> None:
         """Compare this rank with the others.
 
-        programs, data: by rank, the texts that identify its program and its data. The ranks that these do not name have "a"
-        and "abc, of 9 bytes". A rank without a program of evaluations has "none".
+        Args:
+            programs, data: by rank, the texts that identify its program and its data. The ranks that these do not name have "a"
+                and "abc, of 9 bytes". A rank without a program of evaluations has "none".
         """
         derived = [("E806", "program of evaluations", programs.get(transport.rank, "a"))]
         training = [("E809", "training (model or data)", data.get(transport.rank, "abc, of 9 bytes"))]

@@ -35,7 +35,8 @@ print(resident() - before, int(keep_freed_memory()))
 def kept_mib(**variables: str) -> tuple[float, bool]:
     """Return how many MiB of 64 freed ones a process still holds, and whether it has set the allocator.
 
-    variables: of the environment.
+    Args:
+        variables: of the environment.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_"))} | variables
     rank = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)

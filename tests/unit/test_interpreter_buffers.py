@@ -40,7 +40,8 @@ def batch(number: int, samples: int) -> tuple[Tensor, Tensor]:
 def run(name: str, parameters: Mapping[str, int], width: int, use: Any) -> list[Any]:
     """Train two iterations on each rank. Return by rank the losses, and what `use` returns.
 
-    use: a function of the pipeline and of the number of samples of a batch, over all replicas.
+    Args:
+        use: a function of the pipeline and of the number of samples of a batch, over all replicas.
     """
     program = compile_schedule(name, parameters, width).program
     size = program.header.samples(SAMPLES)  # samples of a micro-batch
@@ -77,9 +78,13 @@ def one_process(micro_batches: int, samples: int) -> tuple[list[float], nn.Seque
 
 
 class Evaluated(NamedTuple):
-    """An evaluation on one rank. samples: their number in a batch, over all replicas. loss: of the evaluation.
+    """An evaluation on one rank.
 
-    before, after: the state of the rank before and after the evaluation. whole: the state of the whole model after it.
+    Attributes:
+        samples: their number in a batch, over all replicas.
+        loss: of the evaluation.
+        before, after: the state of the rank before and after the evaluation.
+        whole: the state of the whole model after it.
     """
 
     samples: int

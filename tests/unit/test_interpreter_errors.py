@@ -31,10 +31,15 @@ def test_a_rank_error_says_where_and_why() -> None:
 
 
 class Job:
-    """A JobEnd (failures.py) with fixed answers. calls: the methods that the rank called, in order.
+    """A JobEnd (failures.py) with fixed answers.
 
-    claims: whether this rank is the first to claim the report. reported: whether another rank claims it in time. host: whether
-    this rank hosts the store.
+    Args:
+        claims: whether this rank is the first to claim the report.
+        reported: whether another rank claims it in time.
+        host: whether this rank hosts the store.
+
+    Attributes:
+        calls: the methods that the rank called, in order.
     """
 
     def __init__(self, claims: bool = True, reported: bool = False, host: bool = False) -> None:

@@ -123,7 +123,9 @@ def pipeline(program: Program, transport: Transport, **options: Any) -> Pipeline
 def step(pipe: Pipeline, samples: int, **options: Any) -> float:
     """Run a step with the samples of this rank's replica, without the fields that the rank does not read. Return its loss.
 
-    samples: of the whole batch. options: further arguments of Pipeline.step, or other values of the divisor and the fields.
+    Args:
+        samples: of the whole batch.
+        options: further arguments of Pipeline.step, or other values of the divisor and the fields.
     """
     words, targets, fields = batch(samples)
     width, replica = pipe.program.header.width, pipe.replica
@@ -206,7 +208,11 @@ def test_stages_that_a_rank_builds_alone_read_the_fields_that_their_forward_name
 
 
 def refused(run: Any) -> str:
-    """Return the message of the ValueError of rank 0. Every rank must raise one. run: takes a program and a transport."""
+    """Return the message of the ValueError of rank 0. Every rank must raise one.
+
+    Args:
+        run: takes a program and a transport.
+    """
     program = compile_schedule("chimera", {"D": 2, "N": 2}).program
 
     def rank(transport: Transport) -> str:
@@ -243,7 +249,11 @@ def test_there_is_one_divisor_for_all_losses_or_one_for_each() -> None:
 
 
 class FieldSamples(IntegerSamples):
-    """Samples with fields and two targets, computed from their numbers. asked: the names of the fields that were asked for."""
+    """Samples with fields and two targets, computed from their numbers.
+
+    Attributes:
+        asked: the names of the fields that were asked for.
+    """
 
     def __init__(self) -> None:
         super().__init__(LENGTH)

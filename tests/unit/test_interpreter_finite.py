@@ -88,7 +88,11 @@ class Fragile(nn.Module):
 
 
 def make(layers: int, broken: int, fault: str, at: float | None) -> nn.Sequential:
-    """Return a model of which layer `broken` has a fault. fault, at: as in Fragile."""
+    """Return a model of which layer `broken` has a fault.
+
+    Args:
+        fault, at: as in Fragile.
+    """
     torch.manual_seed(0)
     return nn.Sequential(*(Fragile(fault, at) if k == broken else Fragile() for k in range(layers)))
 
@@ -104,7 +108,11 @@ def loss(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
 
 
 def errors(schedule: str, layers: Callable[[], nn.Sequential], check: Callable[[Pipeline], None], count: int = 4) -> list[Any]:
-    """Return by rank the finding that `check` raises, or None. count: of micro-batches."""
+    """Return by rank the finding that `check` raises, or None.
+
+    Args:
+        count: of micro-batches.
+    """
     parameters = {"D": 2, "N": count}
 
     def rank(transport: Transport) -> Any:
@@ -197,7 +205,11 @@ def test_fields_and_targets_that_are_not_finite_are_named() -> None:
     parameters = {"D": 2, "N": 4}
 
     def found(bad: str) -> Any:
-        """Return the finding for samples whose targets or field are not finite in micro-batch 3. bad: targets or scale."""
+        """Return the finding for samples whose targets or field are not finite in micro-batch 3.
+
+        Args:
+            bad: targets or scale.
+        """
         (marks, x), targets = batch(4)
         samples = {"targets": targets, "scale": torch.ones(len(x), 1)}
         samples[bad][3 * SAMPLES, 0] = float("nan")
@@ -257,8 +269,13 @@ def trained(skip: bool) -> list[Any]:
     """Train on integers. The loss of one micro-batch, in a later iteration than the first, is not finite.
 
     Return by rank the message of the error. If there is none: for each update whether it was left out and its learning rate;
-    how many updates were left out; and the iteration with that loss. skip: leave out an update whose loss is not finite. The
-    loss function recognizes micro-batch `number` by its targets: no other micro-batch of the trained iterations has the same.
+    how many updates were left out; and the iteration with that loss.
+
+    Args:
+        skip: leave out an update whose loss is not finite.
+
+    The loss function recognizes micro-batch `number` by its targets: no other micro-batch of the trained iterations has the
+    same.
     """
     program = compile_schedule("chimera", {"D": 2, "N": 2}).program
     model, samples = integer_model(middle=2), IntegerSamples()

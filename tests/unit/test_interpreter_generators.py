@@ -18,7 +18,9 @@ from tests.helpers_classifier import SAMPLES, batch, close, net, pipeline
 def test_a_recomputed_forward_drops_the_same_activations(recompute_rule: str) -> None:
     """nn.Dropout draws from torch's generator, which has moved on when the forward runs again.
 
-    recompute_rule: says which micro-batches have a RECOMPUTE, which runs the forward again. For the others the backward does.
+    Args:
+        recompute_rule: says which micro-batches have a RECOMPUTE, which runs the forward again. For the others the backward
+            does.
     """
     text = f"""
         schedule recomputed

@@ -31,7 +31,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def message(store: object, rank: int, answering: list[int], awaited: int, error: str) -> str:
     """Return what one of four ranks on two hosts says when its wait for another rank fails.
 
-    answering: the ranks that answer. awaited: the rank that is waited for. error: the message of torch.
+    Args:
+        answering: the ranks that answer.
+        awaited: the rank that is waited for.
+        error: the message of torch.
     """
     checks = [LivenessCheck(store, r, world=4, hosted=False, progress=Progress()) for r in range(4)]
     for r in answering:
@@ -98,7 +101,11 @@ def test_a_rank_that_was_asked_to_end_does_so_if_the_store_is_lost() -> None:
 
 
 class Handler(RendezvousHandler):
-    """A handler whose store is lost. blocks: its calls of the store never return; False: they raise an error."""
+    """A handler whose store is lost.
+
+    Attributes:
+        blocks: its calls of the store never return; False: they raise an error.
+    """
 
     use_agent_store = True
 

@@ -224,7 +224,11 @@ def peaks(name: str, depth: int, micro_batches: int) -> list[int]:
 
 
 class PeakMeter(Meter):
-    """Records the most bytes that are held after an operation of torch. without: tensors that do not count."""
+    """Records the most bytes that are held after an operation of torch.
+
+    Attributes:
+        without: tensors that do not count.
+    """
 
     def __init__(self, seen: dict[int, StorageWeakRef], without: Sequence[Tensor]) -> None:
         super().__init__(seen)

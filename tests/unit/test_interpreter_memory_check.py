@@ -36,7 +36,10 @@ def check(
 ) -> None:
     """Check the memory of a run on a host, or on a GPU, with this many bytes available.
 
-    words: more options of the run. ranks_here: how many ranks the host has. checks_gradients: as in `check_memory`.
+    Args:
+        words: more options of the run.
+        ranks_here: how many ranks the host has.
+        checks_gradients: as in `check_memory`.
     """
     settings = parse_options([*WORDS, *words])
     monkeypatch.setattr(available_memory, "available_memory_bytes", lambda _: available)

@@ -28,7 +28,9 @@ from tests.helpers_loopback import SEED, RankResult, batch_of, deep_model, descr
 class Recorder:
     """A second stream that runs every call immediately, and records what is started on which stream.
 
-    events: "fork", "join", and for each call of `task` its stream, "main" or "second". kept: how many tensors `keep` has got.
+    Attributes:
+        events: "fork", "join", and for each call of `task` its stream, "main" or "second".
+        kept: how many tensors `keep` has got.
     """
 
     def __init__(self) -> None:

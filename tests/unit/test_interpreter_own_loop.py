@@ -65,7 +65,11 @@ def own_pipeline(transport: Transport, ranks: int) -> Pipeline:
 
 
 def train(pipe: Pipeline, optimizer: Any, scheduler: Any, numbers: range) -> list[float]:
-    """Train on these batches, which are random, and return the losses. numbers: the seeds of the batches."""
+    """Train on these batches, which are random, and return the losses.
+
+    Args:
+        numbers: the seeds of the batches.
+    """
     losses = []
     for number in numbers:
         batch = torch.randn(2, 8, 6, generator=torch.Generator().manual_seed(number))
@@ -77,7 +81,11 @@ def train(pipe: Pipeline, optimizer: Any, scheduler: Any, numbers: range) -> lis
 
 
 def on_ranks(ranks: int, loop: Callable[[Pipeline, Any, Any], Any], kind: str = "AdamW") -> Any:
-    """Run a training loop in loopback and return what rank 0 returns. kind: of the optimizer, one of OPTIMIZERS."""
+    """Run a training loop in loopback and return what rank 0 returns.
+
+    Args:
+        kind: of the optimizer, one of OPTIMIZERS.
+    """
 
     def rank(transport: Transport) -> Any:
         pipe = own_pipeline(transport, ranks)

@@ -36,7 +36,11 @@ def part_of(pipe: Pipeline, tensor: Tensor) -> Tensor:
 
 
 def check_gradients(pipe: Pipeline, expected: Mapping[str, Tensor | None]) -> None:
-    """Check the gradients of this rank's parameters. expected: those of one process, by name."""
+    """Check the gradients of this rank's parameters.
+
+    Args:
+        expected: those of one process, by name.
+    """
     for name, p in pipe.named_parameters():
         gradient = expected[name]
         assert p.grad is not None and gradient is not None and close(p.grad, gradient), name

@@ -34,9 +34,10 @@ LATE_SETUP = RuntimeError("wait timeout after 2000ms, keys: /default_pg/0//cpu//
 class Job:
     """The ranks of a job, with a store that they share.
 
-    answering: the ranks whose liveness check is started, in a thread. The others are like ranks that are suspended or gone.
-    hosted: whether rank 0 hosts the store. ended: gets the number of each rank whose thread would end its process. No process
-    ends.
+    Attributes:
+        answering: the ranks whose liveness check is started, in a thread. The others are like ranks that are suspended or gone.
+        hosted: whether rank 0 hosts the store.
+        ended: gets the number of each rank whose thread would end its process. No process ends.
     """
 
     def __init__(self, store: object, world: int, answering: list[int], hosted: bool = False) -> None:

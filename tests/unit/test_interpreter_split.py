@@ -20,7 +20,11 @@ Function = Callable[..., Tensor]
 
 
 class Calls(nn.Module):
-    """A module that calls a function with its input and its parameters. shapes, dtype: of the parameters."""
+    """A module that calls a function with its input and its parameters.
+
+    Args:
+        shapes, dtype: of the parameters.
+    """
 
     def __init__(self, function: Function, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> None:
         super().__init__()

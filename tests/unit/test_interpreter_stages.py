@@ -53,7 +53,11 @@ def part(stage: int, count: int) -> Part:
 def on_ranks(
     schedule: str, sizes: dict[str, int], build: Build, run: Callable[[Pipeline], Any], width: int = 1, **more: Any
 ) -> list[Any]:
-    """Call `run` with the pipeline of each rank, and return the results by rank. more: further arguments of Pipeline."""
+    """Call `run` with the pipeline of each rank, and return the results by rank.
+
+    Args:
+        more: further arguments of Pipeline.
+    """
     program = compile_schedule(schedule, sizes, width).program
     header = program.header
 

@@ -29,8 +29,10 @@ class Ranks:
     def at(self, rank: int, text: str, awaited: Awaited | None = None, posted: str = "", run: int = 1) -> Ranks:
         """Put a rank at the first instruction whose text begins with `text`.
 
-        awaited: what the rank waits for; None: it computes. posted: the beginning of the text of the instruction that
-        posted the awaited operation. run: the number of the rank's iteration, from 1.
+        Args:
+            awaited: what the rank waits for; None: it computes.
+            posted: the beginning of the text of the instruction that posted the awaited operation.
+            run: the number of the rank's iteration, from 1.
         """
         posted_number = self.number(rank, posted) if posted else NONE
         position = Position(run, self.number(rank, text), posted_number, self.key)

@@ -40,7 +40,11 @@ class RecordingTransport(Alone):
 
 
 def receive(keys: list[Key], boundary: tuple[BoundaryTensor, ...] = BOUNDARY) -> tuple[list[Slot], Message, RecordingTransport]:
-    """Post a receive of one message with these values, as the executor does. boundary: the tensors of each value."""
+    """Post a receive of one message with these values, as the executor does.
+
+    Args:
+        boundary: the tensors of each value.
+    """
     transport, store = RecordingTransport(), Store()
     slots = [store.slot(key) for key in keys]
     message = Message(transport, peer=1, slots=slots, layout=Layout(boundary * len(keys), torch.device("cpu")))

@@ -164,7 +164,11 @@ def test_times_by_another_clock_are_the_same_but_shifted() -> None:
 
 @pytest.mark.parametrize("offset", [-(10**15), -7_000_000, 5_000, 7_000_000, 10**12])
 def test_the_offset_of_two_clocks_is_found_within_the_bounds_of_all_rounds(offset: int) -> None:
-    """Two ranks read their clocks before and after all-reduces that take random times. offset: to add to the second clock."""
+    """Two ranks read their clocks before and after all-reduces that take random times.
+
+    Args:
+        offset: to add to the second clock.
+    """
     random_numbers = random.Random(1)
     first: list[Reading] = []
     other: list[Reading] = []

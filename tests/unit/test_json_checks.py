@@ -96,9 +96,11 @@ def test_a_fault_among_stray_characters_is_a_finding(what: str, monkeypatch: pyt
 )
 @pytest.mark.parametrize("place", ["front", "instruction", "behind"])
 def test_the_finding_about_a_fault_has_its_place(fault: str, message: str, caret: str, place: str) -> None:
-    """place: the fault is before the header's fields, in an instruction, or after the streams.
+    """The fault is before the header's fields, in an instruction, or after the streams.
 
-    caret: how the text begins at the place of the finding.
+    Args:
+        place: where it is.
+        caret: how the text begins at the place of the finding.
     """
     instruction = '{"op": "FWD", "pipe": 0, "stage": 1, '
     text = {

@@ -457,7 +457,7 @@ def neovim() -> tuple[int, int]:
 
 @pytest.mark.parametrize(("form", "since"), [(0, (0, 11)), (1, (0, 8))])
 def test_the_lua_for_neovim_in_the_page_about_editors_works(form: int, since: tuple[int, int], tmp_path: Path) -> None:
-    """form: which block of Lua in docs/editor.md; since: the version of Neovim that it needs."""
+    """form: which block of Lua in docs/editor.md. since: the version of Neovim that it needs."""
     if neovim() < since:
         pytest.skip("needs Neovim {}.{} or newer".format(*since))
     page = (ROOT / "docs/editor.md").read_text(encoding="utf-8")

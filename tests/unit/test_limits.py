@@ -78,7 +78,11 @@ def test_a_group_of_too_many_micro_batches_is_refused() -> None:
 
 
 def in_one_group(order: str, n: int) -> str:
-    """Return the text of a schedule with one forward, over n micro-batches. order: the form of its order."""
+    """Return the text of a schedule with one forward, over n micro-batches.
+
+    Args:
+        order: the form of its order.
+    """
     text = {
         "ticks": f"ticks {{ F(s, m = g*{n} .. g*{n} + {n - 1}) at m  B(s, m) at {n} + m }}",
         "listing": f"listing for rank r {{ F(0, 0 .. {n - 1}) repeat {n} {{ B }} }}",
@@ -110,7 +114,8 @@ def test_the_instructions_and_streams_of_a_file_are_counted_whatever_its_header_
 ) -> None:
     """The count does not rely on the header, which may be wrong.
 
-    stream: the instructions of rank 0, more than the limit; None for too many empty streams.
+    Args:
+        stream: the instructions of rank 0, more than the limit; None for too many empty streams.
     """
     monkeypatch.setattr(limits, limit, 100)
     streams = [[]] * 101 if stream is None else [stream, []]
@@ -147,7 +152,8 @@ def test_tied_sets_count_with_the_pipes() -> None:
 def lengths(i: Instruction, names: tuple[str, ...]) -> tuple[int, int]:
     """Return how many characters the line of an instruction has in JSON and as text, without its one micro-batch or rank.
 
-    names: the names of the pipes.
+    Args:
+        names: the names of the pipes.
     """
     file = program_to_json(program_of(Header("x", {}, ranks=1, stages=1, micro_batches=1, pipes=(Pipe("p", (0,), ()),)), [[i]]))
     ids = i.ranks if isinstance(i, AllReduce) else i.micro_batches

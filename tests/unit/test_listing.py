@@ -27,15 +27,23 @@ TWO_PIPES = "pipe p[i in 0 .. 1] { stage k on rank if i == 0 then k else D - 1 -
 def listing(body: str, pipes: str = PIPE, D: int = 1, N: int = 3, stages: str = "D", extra: str = "") -> Program:  # noqa: N803
     """Return the program of a listing.
 
-    body: its actions. pipes: the text of its pipes. D, N: the defaults of its parameters; there are D ranks. stages: their
-    number, as an expression. extra: further statements.
+    Args:
+        body: its actions.
+        pipes: the text of its pipes.
+        D, N: the defaults of its parameters; there are D ranks.
+        stages: their number, as an expression.
+        extra: further statements.
     """
     head = f"schedule l param D = {D} param N = {N} ranks D stages {stages} {extra}\n{pipes}\n"
     return compile_text(f"{head}order listing for rank r {{\n{body}\n}}\n").program
 
 
 def first_finding(body: str, **more: object) -> Diagnostic:
-    """Return the first finding about a listing. more: further arguments of `listing`."""
+    """Return the first finding about a listing.
+
+    Args:
+        more: further arguments of `listing`.
+    """
     return findings_of_call(listing, body, **more)[0]
 
 

@@ -156,7 +156,11 @@ rank 1:
 
 
 def two_ranks(window: int = 2, machine: str = "window", *changes: tuple[str, str]) -> Program:
-    """Return the program TWO_RANKS. changes: texts in it, and what replaces them."""
+    """Return the program TWO_RANKS.
+
+    Args:
+        changes: texts in it, and what replaces them.
+    """
     return verify(program_from_text(replaced(TWO_RANKS.format(window=window, machine=machine), *changes)))
 
 
@@ -203,7 +207,8 @@ def test_a_late_free_holds_a_buffer_longer_in_counts_and_in_bytes() -> None:
 def huge(shape: tuple[int, ...], amount: int = 2**53) -> ModelDescription:
     """Return a model of two layers. Each has `amount` bytes of weights, and keeps as many for B and as many for W.
 
-    shape: of the tensor that a layer passes on.
+    Args:
+        shape: of the tensor that a layer passes on.
     """
     boundary = (Tensor(shape, "float64", gradient=True),)
     return ModelDescription("huge", 1, tuple(Layer(n, 1, amount, amount, amount, boundary, cost=1) for n in ("a", "b")))

@@ -89,7 +89,11 @@ def test_dropout_is_a_function_of_seed_iteration_sample_layer_and_site() -> None
 
 
 def real_kept_bytes(model: LayeredModel, layer: int, x: torch.Tensor) -> int:
-    """Return the bytes that autograd saves in a real forward of one layer, without its weights. x: its input."""
+    """Return the bytes that autograd saves in a real forward of one layer, without its weights.
+
+    Args:
+        x: its input.
+    """
     module = model.build_layer(layer, 0)
     saved: dict[int, int] = {}
     alive: list[torch.Tensor] = []  # so that no storage gets the address of another one

@@ -192,7 +192,9 @@ class NamedFirst(First):
 def tied_model(first: type[First], middle: int = 2) -> Model:
     """Return a model whose first and last layer share one parameter, as in GPT-2.
 
-    first: the class of its first layer; middle: the number of layers between the two.
+    Args:
+        first: the class of its first layer.
+        middle: the number of layers between the two.
     """
     table = nn.Embedding(10, 4)  # 40 parameters, 160 bytes
 

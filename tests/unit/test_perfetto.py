@@ -17,7 +17,11 @@ from tests.helpers_trace import Event, events_of, phase
 
 
 def figures(events: list[Event], ranks: range) -> tuple[float, float]:
-    """Return the makespan in ms and the bubble ratio of some processes of a trace. ranks: their ids."""
+    """Return the makespan in ms and the bubble ratio of some processes of a trace.
+
+    Args:
+        ranks: their ids.
+    """
     slices = [e for e in phase(events, "X") if e["pid"] in ranks and e["cat"] in ("task", "all-reduce", "end")]
     makespan = max(e["ts"] + e["dur"] for e in slices)
     busy = sum(e["dur"] for e in slices if e["cat"] == "task")

@@ -44,8 +44,12 @@ def problem(**changes: object) -> Problem:
 class Tried:
     """A configuration that brute force has tried, or the search (`as_tried`).
 
-    sizes: the parameters of the schedule. makespan: in nanoseconds. memory: bytes of the rank that needs most; shared: the same
-    if the holders of a stage share out the optimizer's state. `shared` is not compared: `as_tried` does not set it.
+    Attributes:
+        sizes: the parameters of the schedule.
+        makespan: in nanoseconds.
+        memory: bytes of the rank that needs most.
+        shared: the same if the holders of a stage share out the optimizer's state. `shared` is not compared: `as_tried` does
+            not set it.
     """
 
     schedule: str
@@ -93,7 +97,11 @@ def parts_of(schedule: str) -> int:
 
 
 def as_tried(c: Configuration, makespan: int | None, peak: int) -> Tried:
-    """Return a configuration of the search in the form of `brute_force`. makespan, peak: of its outcome."""
+    """Return a configuration of the search in the form of `brute_force`.
+
+    Args:
+        makespan, peak: of its outcome.
+    """
     assert makespan is not None
     sizes = {"D": c.ranks, "N": c.micro_batches * parts_of(c.schedule), **dict(c.own)}
     return Tried(c.schedule, sizes, c.width, c.micro_batch, c.recompute, makespan, peak)

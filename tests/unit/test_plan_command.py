@@ -32,7 +32,8 @@ def words_of(given: Mapping[str, str]) -> list[str]:
 def check_that_counts_add_up(counts: Mapping[str, Any]) -> None:
     """Check that a search that was not interrupted counts every configuration once.
 
-    counts: the field `configurations` of its JSON form.
+    Args:
+        counts: the field `configurations` of its JSON form.
     """
     left_out = sum(counts["impossible"].values()) + counts["too_large_before_compiling"]
     left_out += counts["slower_than_the_best_in_any_case"]

@@ -29,7 +29,8 @@ ADAMW_ZERO = OptimizerState(Fraction(2), zero=True)
 def random_model(rng: random.Random, layers: int, extras: bool) -> ModelDescription:
     """Return a model with this number of layers, of random sizes.
 
-    extras: with peaks, with parameters that the first and the last layer share, and with memory that layers share.
+    Args:
+        extras: with peaks, with parameters that the first and the last layer share, and with memory that layers share.
     """
     dtypes = ("float32", "bool")
     random_layers = []

@@ -49,7 +49,8 @@ def server() -> Iterator[Playground]:
 def sent(server: Playground, data: bytes, *, more: bool = False) -> tuple[int, bytes]:
     """Return the status and the body of the answer to these bytes; the status 0 if the connection is closed without an answer.
 
-    more: keep the connection open, as if more were to be sent.
+    Args:
+        more: keep the connection open, as if more were to be sent.
     """
     with socket.create_connection(server.server_address[:2], timeout=60) as client:  # type: ignore[arg-type]
         received = b""
@@ -67,7 +68,11 @@ def sent(server: Playground, data: bytes, *, more: bool = False) -> tuple[int, b
 
 
 def request(server: Playground, method: str, path: str, body: bytes = b"", **headers: str | None) -> bytes:
-    """Return a request as bytes. headers: they replace those of the page, with _ for - in their names; None leaves one out."""
+    """Return a request as bytes.
+
+    Args:
+        headers: they replace those of the page, with _ for - in their names; None leaves one out.
+    """
     given: dict[str, str | None] = {
         "Host": f"127.0.0.1:{server.server_port}",
         "Content_Length": str(len(body)) if body else None,
@@ -78,7 +83,11 @@ def request(server: Playground, method: str, path: str, body: bytes = b"", **hea
 
 
 def posted(server: Playground, kind: str, **fields: Any) -> tuple[int, dict[str, Any]]:
-    """Post a request with these fields; return the status and the answer. kind: draw or export."""
+    """Post a request with these fields; return the status and the answer.
+
+    Args:
+        kind: draw or export.
+    """
     status, body = sent(server, request(server, "POST", f"/{server.token}/{kind}", json.dumps(fields).encode()), more=True)
     return status, json.loads(body)
 
@@ -380,7 +389,11 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 
 def told(pool: Pool, do: str) -> str:
-    """Return the message of the finding with which a worker's request ends. do: the name of a function of HOSTILE."""
+    """Return the message of the finding with which a worker's request ends.
+
+    Args:
+        do: the name of a function of HOSTILE.
+    """
     answer = json.loads(pool.ask(json.dumps({"kind": "export", "do": do}).encode(), 1.0))
     return str(answer["findings"][0]["message"])
 

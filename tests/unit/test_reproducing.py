@@ -92,7 +92,11 @@ def layers() -> list[nn.ModuleDict]:
 
 
 def dropped(x: Tensor, t: int | None, numbers: range, layer: int, site: int) -> Tensor:
-    """Return x after dropout. t: the iteration; None in an evaluation, which has no dropout."""
+    """Return x after dropout.
+
+    Args:
+        t: the iteration; None in an evaluation, which has no dropout.
+    """
     if t is None:
         return x
     masks = []
@@ -103,7 +107,11 @@ def dropped(x: Tensor, t: int | None, numbers: range, layer: int, site: int) -> 
 
 
 def loss_of(model: list[nn.ModuleDict], text: bytes, t: int | None, numbers: range) -> Tensor:
-    """Return the mean loss of the samples with these numbers. t: as of `dropped`."""
+    """Return the mean loss of the samples with these numbers.
+
+    Args:
+        t: as of `dropped`.
+    """
     inputs, targets = samples(text, numbers)
     first, *blocks, last = model
     x = dropped(first["byte"](inputs) + first["position"](torch.arange(L)), t, numbers, layer=0, site=0)
@@ -128,8 +136,11 @@ def rate_of(t: int, highest: float, floor: float, warm_up: int, kind: str) -> fl
 def expected(width: int, kind: str) -> list[dict[str, float]]:
     """Return what the log must have for each iteration, by the page.
 
-    width: the number of replicas. kind: of the learning rate's schedule. The numbers below are those of the options in
-    `logged_run`.
+    Args:
+        width: the number of replicas.
+        kind: of the learning rate's schedule.
+
+    The numbers below are those of the options in `logged_run`.
     """
     held_out = max(len(TEXT) // 20, L + 1)
     train, rest = TEXT[:-held_out], TEXT[-held_out:]

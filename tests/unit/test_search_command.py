@@ -238,7 +238,10 @@ def test_a_profile_in_half_precision_needs_the_same_precision(tmp_path: Path, ca
 def test_a_limit_in_bytes_is_kept_by_the_compiled_result(
     surplus: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1F1B needs 4,183,040 bytes. surplus: by how many bytes the limits of the first search are too high.
+    """1F1B needs 4,183,040 bytes.
+
+    Args:
+        surplus: by how many bytes the limits of the first search are too high.
 
     With a surplus, the found order needs too much, and the command searches again with lower limits.
     """

@@ -63,7 +63,8 @@ rank 2:
 def test_a_collective_in_the_queue_delays_the_operations_after_it(machine: Machine, start: int) -> None:
     """The all-reduce of stage 1 is launched by rank 2 at 4, and by rank 0 at 6. On `serial` rank 2 sends the grad only at 6.
 
-    start: when the backward that needs this grad starts.
+    Args:
+        start: when the backward that needs this grad starts.
     """
     p = verify(program_from_text(WITH_ALL_REDUCES.format(machine=machine)))
     s = simulate(p)

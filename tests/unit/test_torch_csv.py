@@ -24,7 +24,11 @@ EXPRESSIBLE = ("gpipe", "1f1b", "dapple", "interleaved", "looped_bfs", "hanayo",
 
 
 def read(text: str, **options: Any) -> Program:
-    """Return the program of a CSV. options: of `program_from_csv`."""
+    """Return the program of a CSV.
+
+    Args:
+        options: of `program_from_csv`.
+    """
     return program_from_csv(Source("own-order.csv", text.replace("\r\n", "\n")), **options)
 
 

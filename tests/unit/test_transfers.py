@@ -27,7 +27,11 @@ NEVER_FULL = 2**20  # a window
 
 
 def messages(p: Program, kind: type) -> dict[tuple[int, int], list[tuple[str, int, tuple[int, ...]]]]:
-    """Return the values of the SENDs or of the RECVs of every channel, in order. kind: Send or Recv."""
+    """Return the values of the SENDs or of the RECVs of every channel, in order.
+
+    Args:
+        kind: Send or Recv.
+    """
     result: dict[tuple[int, int], list[tuple[str, int, tuple[int, ...]]]] = {}
     for g, stream in enumerate(streams(p)):
         for i in stream:

@@ -280,7 +280,8 @@ def test_forwards_and_their_transfers_are_an_evaluation_program() -> None:
 def test_an_evaluation_program_with_an_instruction_about_gradients_is_refused(more: list[list[Instruction]]) -> None:
     """Such a program computes no gradient. So these instructions are refused before any other check or analysis reads them.
 
-    more: for each rank, the instructions that are added at the end of its stream.
+    Args:
+        more: for each rank, the instructions that are added at the end of its stream.
     """
     for machine in get_args(Machine):
         p = with_streams(EVALUATION, [s + added for s, added in zip(streams(EVALUATION), more, strict=True)])

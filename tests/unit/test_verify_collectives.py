@@ -24,7 +24,8 @@ from tests.helpers import findings_of_call, program, streams, with_move, with_st
 def three_ranks(*orders: tuple[int, int]) -> Program:
     """Return a program with two pipes over three stages and ranks.
 
-    orders: by rank, the two stages whose gradients the rank all-reduces, in the order of its all-reduces.
+    Args:
+        orders: by rank, the two stages whose gradients the rank all-reduces, in the order of its all-reduces.
     """
     placements = [(0, 1, 2), (1, 2, 0)]
     pipes = tuple(Pipe(f"p{k}", ranks, (k,)) for k, ranks in enumerate(placements))

@@ -148,7 +148,9 @@ def test_the_start_of_a_program_has_the_same_data_as_the_whole(schedule: str) ->
 class Elements(HTMLParser):
     """Collects the elements of a page and their texts.
 
-    found: the tag of each element, with its attributes. texts: by tag, the texts that come right after its start tags.
+    Attributes:
+        found: the tag of each element, with its attributes.
+        texts: by tag, the texts that come right after its start tags.
     """
 
     def __init__(self, text: str) -> None:

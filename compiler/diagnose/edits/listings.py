@@ -145,7 +145,8 @@ def _regroup_edits(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
 def _reversed_stage_edits(actions: tuple[n.Action, ...], around: tuple[n.Repeat, ...] = ()) -> Iterator[Edit]:
     """Yield edits that reverse the direction in which the stage of a task counts with the index of a loop around it.
 
-    around: the loops around the actions, the outermost first.
+    Args:
+        around: the loops around the actions, the outermost first.
     """
     for a in actions:
         match a:

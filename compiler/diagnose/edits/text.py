@@ -25,7 +25,11 @@ def edited(edit: Edit) -> str:
 
 
 def setting(schedule: n.Schedule, what: str) -> n.Expr:
-    """Return the value of a setting of a schedule. what: 'ranks' or 'stages'."""
+    """Return the value of a setting of a schedule.
+
+    Args:
+        what: 'ranks' or 'stages'.
+    """
     return next(s.value for s in schedule.statements if isinstance(s, n.Setting) and s.what == what)
 
 
@@ -40,12 +44,20 @@ def first_parameters(schedule: n.Schedule) -> list[str]:
 
 
 def from_the_end(total: n.Expr, name: str) -> str:
-    """Return `(D - 1 - s)` for a name s that counts from 0 to D - 1. total: D."""
+    """Return `(D - 1 - s)` for a name s that counts from 0 to D - 1.
+
+    Args:
+        total: D.
+    """
     return f"({total.value - 1 if isinstance(total, n.Int) else f'{as_written(total, inside=True)} - 1'} - {name})"
 
 
 def renamed(text: str, new: Mapping[str, str]) -> str:
-    """Return a text with names replaced, all at once. new: what to write for each name."""
+    """Return a text with names replaced, all at once.
+
+    Args:
+        new: what to write for each name.
+    """
     return re.sub(r"\w+", lambda word: new.get(word[0], word[0]), text)
 
 
@@ -84,9 +96,12 @@ def changed_constants(e: n.Expr) -> Iterator[str]:
 def scaled(e: n.Expr, constants: Collection[str], *, fixed: bool) -> Iterator[str]:
     """Yield the text of a sum with the coefficient of one term raised or lowered by 1, but not to 0.
 
-    Only terms of some forms are scaled: a name, a division, and a product that begins with a number. constants: the names of
-    parameters. fixed: scale only the terms that have no other names, and so are equal for all tasks; otherwise scale only the
-    terms that have other names.
+    Only terms of some forms are scaled: a name, a division, and a product that begins with a number.
+
+    Args:
+        constants: the names of parameters.
+        fixed: scale only the terms that have no other names, and so are equal for all tasks; otherwise scale only the terms
+            that have other names.
     """
     text, begin = as_written(e), e.span.column
     terms, todo = [], [e]

@@ -39,8 +39,10 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], direction
 
     The first group changes numbers and coefficients, and adds amounts to ticks. The second changes signs, the direction of
     counting, divisions and placements, and adds multiples of the stage (in a fill, of the rank) to ticks.
-    moved: the rules and fills to whose ticks amounts are added; the other edits do not depend on it. directions: '+' for later
-    ticks, '-' for earlier ones, '+-' for both.
+
+    Args:
+        moved: the rules and fills to whose ticks amounts are added; the other edits do not depend on it.
+        directions: '+' for later ticks, '-' for earlier ones, '+-' for both.
     """
     order = next(s for s in schedule.statements if isinstance(s, n.Ticks))
     rules, lets = _on_one_line(order.rules), [let.value for let in order.lets if is_on_one_line(let.value)]
@@ -70,7 +72,8 @@ def distant_tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule | n.Fill], d
 
     The amounts are multiples of a parameter, then numbers, then multiples of the stage in a rule and of the rank in a fill.
 
-    moved, directions: as in `tick_edits`.
+    Args:
+        moved, directions: as in `tick_edits`.
     """
     multiples = [f"{k}*{name}" for k in (2, 3, 4) for name in first_parameters(schedule)]
     return [_shift_edits(_on_one_line(moved)[::-1], (*multiples, *FAR_AMOUNTS), directions)]

@@ -14,7 +14,8 @@ _MAX_DIGITS = 19  # a number with more digits is larger than the language allows
 class Change:
     """Write `new` instead of the tokens first .. end - 1. It is suggested only if these are on one line.
 
-    why: the reason for the change, for the help; '' if the help gives none.
+    Attributes:
+        why: the reason for the change, for the help; '' if the help gives none.
     """
 
     first: int

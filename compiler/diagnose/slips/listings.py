@@ -77,7 +77,8 @@ def ranges(p: Place) -> Iterator[Answer]:
 def _range_of(p: Place, bracket: int, close: int) -> str:
     """Return `0 .. STOP - 1` for Python's range(STOP), and `START .. STOP - 1` for range(START, STOP).
 
-    bracket, close: the indices of its brackets.
+    Args:
+        bracket, close: the indices of its brackets.
     """
     depth, comma = 0, None
     for k in range(bracket + 1, close):
@@ -93,7 +94,9 @@ def _range_of(p: Place, bracket: int, close: int) -> str:
 def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
     """Yield answers that write a loop with `repeat`.
 
-    k: the index of the word that begins the loop, such as `for`; end: the index after the last token of its line.
+    Args:
+        k: the index of the word that begins the loop, such as `for`.
+        end: the index after the last token of its line.
     """
     tokens, loop_word = p.tokens, p.tokens[k].text
     texts = [w.text for w in tokens[k + 1 : end]]
@@ -125,8 +128,10 @@ def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
 def _loop_with_head(p: Place, first: int, stop: int, end: int, head: str) -> Iterator[Answer]:
     """Yield answers that give a loop the head `head`. If a colon ends its present head, they also put its body in braces.
 
-    first: the index of the loop's first token; stop: the index after its present head; end: the index after the last token of
-    its line.
+    Args:
+        first: the index of the loop's first token.
+        stop: the index after its present head.
+        end: the index after the last token of its line.
     """
     if stop < end and p.tokens[stop].text == ":":
         if stop + 1 < end:

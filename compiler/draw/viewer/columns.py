@@ -20,8 +20,10 @@ _TYPES: tuple[tuple[str, str, int, int], ...] = (
 def column(numbers: npt.NDArray[Any]) -> Column:
     """Return numbers as {"type": name of a typed array, "bytes": base64}.
 
-    numbers: integers, booleans or floats; an array of objects has Python's integers. Floats, and integers that do not all fit
-    into 32 bits with a sign, become 64-bit floats, as JavaScript's numbers are. Integers beyond 2^53 may then be rounded.
+    Args:
+        numbers: integers, booleans or floats; an array of objects has Python's integers. Floats, and integers that do not all
+            fit into 32 bits with a sign, become 64-bit floats, as JavaScript's numbers are. Integers beyond 2^53 may then be
+            rounded.
     """
     if numbers.dtype.kind in "iub" or numbers.dtype == object:
         low, high = (int(f(numbers)) if len(numbers) else 0 for f in (np.min, np.max))

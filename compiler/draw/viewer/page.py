@@ -22,10 +22,13 @@ SCRIPTS = ("data.js", "text.js", "canvas.js", "lanes.js", "explain.js", "viewer.
 def page(panels: Sequence[Mapping[str, Any]], command: Sequence[str], parameters: Mapping[str, int] | None) -> str:
     """Return the HTML file.
 
-    panels: for each program the data that compiler/analyze/viewed.py returns, or {"name", "reason"} if it cannot run. The
-    programs are drawn one above another on one time axis. command: the words of the command line that made the page, without
-    -p and its values. parameters: those that -p can set, with their values. The page has a field for each, in which a reader
-    changes the -p of the command line. None: no fields.
+    Args:
+        panels: for each program the data that compiler/analyze/viewed.py returns, or {"name", "reason"} if it cannot run.
+        command: the words of the command line that made the page, without -p and its values.
+        parameters: those that -p can set, with their values. The page has a field for each, in which a reader changes the -p of
+            the command line. None: no fields.
+
+    The programs are drawn one above another on one time axis.
     """
     return _page(panels, command, parameters, embedded=False)[0]
 
@@ -43,7 +46,11 @@ def embedded_page() -> tuple[str, str]:
 def _page(
     panels: Sequence[Mapping[str, Any]], command: Sequence[str], parameters: Mapping[str, int] | None, *, embedded: bool
 ) -> tuple[str, str]:
-    """Return the page and its policy. embedded: it hides its header and command line; the page around it sets the colours."""
+    """Return the page and its policy.
+
+    Args:
+        embedded: it hides its header and command line; the page around it sets the colours.
+    """
     folder = files(__package__)
     style = _ascii((folder / "viewer.css").read_text(encoding="utf-8"))
     body = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)

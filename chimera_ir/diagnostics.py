@@ -110,7 +110,7 @@ class Diagnostic:
 class ChimeraError(Exception):
     """All findings of one pass.
 
-    Attributes:
+    Args:
         diagnostics: at least one.
     """
 

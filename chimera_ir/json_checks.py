@@ -91,7 +91,7 @@ def _outside_limits(text: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
 class _ObjectError(ValueError):
     """An object is rejected: it has too many fields, has a field twice, or holds too many values.
 
-    Attributes:
+    Args:
         max_fields: the most fields that an object may have; None if it holds too many values.
     """
 

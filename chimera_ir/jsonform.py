@@ -154,8 +154,10 @@ _ITEM = re.compile(rf"({{[^{{}}]{{0,{limits.INSTRUCTION}}}}})[ \t\n\r]*([],])[ \
 class StreamsParser:
     """Parses the streams of a JSON text one instruction at a time, so that few of them are in memory as Python values.
 
-    Attributes:
+    Args:
         begin: the position of their list.
+
+    Attributes:
         streams: the instructions.
         end: the position after the list.
         found: findings about the first wrong instruction or stream.

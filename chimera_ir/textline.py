@@ -27,7 +27,7 @@ _FORMS: dict[str, Form] = {form.op.name: form for form in FORMS}
 class UnreadableError(ValueError):
     """A line cannot be parsed (E605), and the message says why.
 
-    Attributes:
+    Args:
         help: how to correct it.
     """
 

@@ -28,7 +28,7 @@ class InterpreterError(Exception):
 class PeerLostError(InterpreterError):
     """Another rank has failed or ended, cannot be reached, does not answer, or was waited for too long.
 
-    Attributes:
+    Args:
         peer_ended: a connection was closed. The launcher, or the rank that ended, may then report why that rank ended.
         hanging: the ids of the processes of ranks on this host that do not answer.
     """
@@ -45,12 +45,14 @@ class StuckError(InterpreterError):
 class RankError(InterpreterError):
     """An instruction of one rank failed, or its epilogue.
 
-    Attributes:
+    Args:
         number: of the instruction in the rank's stream; None in the epilogue.
         text: of the instruction, or `epilogue`.
         name: what the message calls the rank; by default `rank` and its number.
-        place: name, number and text, as one text.
         cause: the error itself; its class decides whether the message has a traceback.
+
+    Attributes:
+        place: name, number and text, as one text.
     """
 
     def __init__(self, rank: int, number: int | None, text: str, cause: Exception, name: str = "") -> None:

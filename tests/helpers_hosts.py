@@ -30,7 +30,7 @@ FIRST_PROCESS = "hostname {name} && mount --bind {hosts} /etc/hosts && ip link s
 class Host:
     """One simulated host.
 
-    Attributes:
+    Args:
         name: its host name, which both hosts can resolve.
         first: the id of its first process, as it is outside the namespaces.
     """

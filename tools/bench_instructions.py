@@ -57,7 +57,7 @@ class Arrived:
 class Instant:
     """A transport of one rank whose messages arrive at once. Nothing is written to the buffer of a receive.
 
-    Attributes:
+    Args:
         world: the number of ranks.
         device: where messages are.
     """

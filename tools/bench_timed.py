@@ -84,7 +84,7 @@ class Row:
 class Run:
     """A program that this rank runs with timed stages.
 
-    Attributes:
+    Args:
         row: without measured times.
     """
 

@@ -78,7 +78,7 @@ class RandomImages(Samples):
 class Whole(nn.Module):
     """A model of transformers in one process, without the runtime.
 
-    Attributes:
+    Args:
         reads: the names of the fields that it reads.
     """
 

@@ -199,7 +199,7 @@ def _progress(stack: ExitStack) -> Callable[[int, int], None]:
 class _Plan:
     """The result of a search as text, JSON, a file for run.py and a command line.
 
-    Attributes:
+    Args:
         results: of all profiles that were tried; empty if there was one profile.
     """
 

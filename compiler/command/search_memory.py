@@ -29,7 +29,7 @@ NO_LIMIT = 2**60  # bytes: more than any rank needs
 class SearchMemory:
     """What ranks may need in bytes.
 
-    Attributes:
+    Args:
         model: the description of --model.
         state: of the optimizer.
         most: the bytes that a rank may need, `NO_LIMIT` without --memory.

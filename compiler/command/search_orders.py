@@ -61,12 +61,14 @@ class FoundOrder:
 class OrderSearch:
     """A search for an order of the tasks of a schedule.
 
-    Attributes:
-        given_program: the schedule, compiled; with --model with a partition.
+    Args:
         statements: those that the found schedule repeats.
         program, given, memory: of the placement that is searched, which is that of `given_program` at first.
         memory: None without --memory.
         profile: None without --profile.
+
+    Attributes:
+        given_program: the schedule, compiled; with --model with a partition.
     """
 
     def __init__(

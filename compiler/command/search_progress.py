@@ -102,7 +102,7 @@ class Progress:
 
     On a terminal, if tqdm is installed, they stand beside a bar of the time; else a line is written from time to time.
 
-    Attributes:
+    Args:
         seconds: the time that the search may take.
         prefix: of the text.
     """

@@ -49,7 +49,7 @@ def explain_text(source: Source) -> ChimeraError:
 class _Reader:
     """Parses texts to find their first syntax error.
 
-    Attributes:
+    Args:
         left: how many more texts it may parse; later ones are not parsed.
 
     A call returns the position of the error, None if there is none, and 0 for a text that is not parsed.
@@ -69,8 +69,10 @@ class _Reader:
 class _Draft:
     """A text whose errors are corrected or blanked one by one, so that the later ones are found.
 
-    Attributes:
+    Args:
         source: the original text.
+
+    Attributes:
         text: what it has become.
         last: the line and column of the last error that was blanked, or None.
         changes: of each correction the line, the column, and the lengths before and after it.

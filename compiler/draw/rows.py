@@ -36,7 +36,7 @@ class Row:
 class Rows:
     """The rows of one panel.
 
-    Attributes:
+    Args:
         index: of the panel in the layout.
     """
 

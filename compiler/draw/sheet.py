@@ -21,7 +21,7 @@ MARK = 5.0  # points: the text of all-reduces, and of stages in boxes
 class Sheet:
     """A figure of this width and height in inches.
 
-    Attributes:
+    Args:
         left: where the time axis begins.
         extent: the times that it shows.
     """

@@ -45,8 +45,10 @@ def _min_gap(before: Unit, u: Unit) -> int:
 class _Line:
     """A line that is being written.
 
-    Attributes:
+    Args:
         wide: with the wider gaps of the source.
+
+    Attributes:
         before: the last token that was written.
         anchor: (column in this line, token) of the first token written here that is on the same line of the source as `before`.
             A token after a wider gap keeps its distance from the anchor.

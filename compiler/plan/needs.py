@@ -46,7 +46,7 @@ class Group:
 class Needs:
     """The bytes that the ranks of a program need, as sums over their stages, from tables of all ranges of layers.
 
-    Attributes:
+    Args:
         state: the optimizer's.
     """
 

@@ -34,8 +34,10 @@ class Intercepted:
     The forward of each unit is replaced: during a run, a call returns what the run returns for it. Outside of runs, a call runs
     the unit's own forward.
 
-    Attributes:
+    Args:
         units: the paths of the units; the attribute has the units by path.
+
+    Attributes:
         forwards: the units' own forwards, by path.
         others: the modules that are no part of a unit, by path.
     """

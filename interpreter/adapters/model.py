@@ -90,10 +90,12 @@ class CallModel(Model):
 class Structure:
     """What is known of a module without its parameters: its units, its trace, and which calls need which parameters.
 
-    Attributes:
+    Args:
         layers: the paths of lists of layers, or of single layers.
         fields: examples of its keyword arguments.
         select: as in `CallModel`.
+
+    Attributes:
         names: by the first name of each parameter and buffer, all its names.
 
     The methods take the numbers of a stage's calls as `calls`.

@@ -139,7 +139,7 @@ class _StageEnd(BaseException):
 class _StageRun:
     """A forward in which the calls of one stage run.
 
-    Attributes:
+    Args:
         values: the outputs of calls that were received, and those that were computed so far and are to be sent.
     """
 

@@ -52,9 +52,11 @@ class Prepared:
 class Writer:
     """A prepared file that is being written. Numbers are appended; they are not kept in memory.
 
-    Attributes:
+    Args:
         lock: the lock file, None if this file system has no locks.
         kind: the type of the numbers, one of TYPES.
+
+    Attributes:
         count: how many were appended.
     """
 

@@ -41,7 +41,7 @@ class Sampling:
 class TextGenerator:
     """A language model.
 
-    Attributes:
+    Args:
         whole: all its layers.
         length: the most tokens that it reads.
         tokenizer: None for bytes.

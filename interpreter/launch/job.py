@@ -141,8 +141,10 @@ def log_figures(measured: MeasuredTimes, predicted: IterationTimes | None) -> di
 class TrainingJob:
     """A training run, the same for every rank.
 
-    Attributes:
+    Args:
         ranks_here: how many ranks this host has.
+
+    Attributes:
         oversubscribed: whether these are more than the processors that they may use.
         size: samples of a micro-batch of the program.
     """

@@ -22,7 +22,7 @@ POLL_INTERVAL_S = 0.5
 class RanksFailedError(Exception):
     """The work of at least one rank failed.
 
-    Attributes:
+    Args:
         rank: the lowest of these ranks.
         reason: why its work failed.
     """

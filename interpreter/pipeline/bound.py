@@ -61,10 +61,12 @@ class StagedModel(Protocol):
 class BoundPipeline:
     """One rank of a pipeline: a verified program, a model and a transport. All ranks create it together.
 
-    Attributes:
+    Args:
         seed: of the initial weights.
         evaluation: the program of evaluations; None: the compiler derives it.
         compile_stages, profile_ranges: as in `Pipeline`.
+
+    Attributes:
         iteration: how many times `Pipeline.step` has run; loading a checkpoint sets it to the number that was saved.
 
     A step is one call of `run`, which `Pipeline.step` makes. The last step is measured: `times` has the start and the end of

@@ -84,7 +84,7 @@ def load_checkpoint(
 class PendingSave:
     """A save that has been started; `finish` completes it.
 
-    Attributes:
+    Args:
         path: of the checkpoint.
     """
 
@@ -184,7 +184,7 @@ def start_save(
 class OpenedCheckpoint:
     """A checkpoint whose files have been checked.
 
-    Attributes:
+    Args:
         path: of its folder.
         info: the content of checkpoint.json.
     """

@@ -58,7 +58,7 @@ def current_draws() -> Draws:
 class Dropout(nn.Module):
     """Dropout whose mask is a function of (seed, iteration, sample, layer, site).
 
-    Attributes:
+    Args:
         probability: that a number of the input becomes 0; the others are divided by 1 - probability.
         layer: the number of the layer in the model.
         site: the number of the dropout in its layer.

@@ -63,16 +63,18 @@ SecondStreamOf = Callable[[torch.device], SecondStream | None]
 class Executor:
     """Executes the stream of one rank.
 
-    Attributes:
+    Args:
         objective: the loss and the precision.
         stages: the stages of this rank, by number.
         boundary_table: for each stage of the model, the tensors that it passes to the next one; for the last stage, those that
             the loss takes.
-        groups: this rank's parameters by group, each once.
         profile_ranges: whether each instruction is a range, named by its text, for torch.profiler and the profilers that read
             torch's ranges; the epilogue is one too.
         second_stream: a function of a device that returns a second stream for overlapped pairs (runtime/overlap.py), or None;
             by default only CUDA devices have one.
+
+    Attributes:
+        groups: this rank's parameters by group, each once.
 
     All ranks create their executors of a program together, because they compare their copies of the parameters. Raises
     ChimeraError E810 on all ranks if copies differ, and ValueError if this rank has different copies of a tied parameter.

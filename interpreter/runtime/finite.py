@@ -70,8 +70,10 @@ class Cause:
 class FiniteCheck:
     """Checks the tasks of one rank while its stream runs.
 
-    Attributes:
+    Args:
         names: of this rank's parameters, by id.
+
+    Attributes:
         causes: those that were found on this rank.
     """
 

@@ -44,9 +44,11 @@ class Layout:
     and dtype, and need no padding, the block is a stack of them, [count, *shape]: one call copies them all. Otherwise it is a
     tensor of bytes.
 
-    Attributes:
+    Args:
         boundary: the tensors of the message, in order.
         device: where all messages are; also those without tensors, because NCCL accepts no CPU tensor.
+
+    Attributes:
         starts: the number of each tensor's first byte in a block of bytes.
         bytes: the size of this block.
     """

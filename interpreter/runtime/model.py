@@ -100,12 +100,14 @@ class Model(ABC):
 class Stage(nn.Module):
     """Consecutive layers as one module. It takes what the stage before it returns; the first stage takes the inputs.
 
-    Attributes:
+    Args:
         layers: modules, which together have all parameters and buffers of the stage.
         names: the names of these modules in the full model; by default their positions in the stage.
         ties: for each module, the parameters that it shares with other modules of this stage or of others: by the name of a set
             of tied parameters, the path of the module's parameter; by default the module's attribute `tied` has them.
         fields_of: for each module, the names of the fields that it takes as keyword arguments; by default none.
+
+    Attributes:
         reads: the names of all these fields, which the stage takes as keyword arguments.
 
     A subclass whose modules do not simply run one after another overrides `forward`.

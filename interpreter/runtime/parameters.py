@@ -28,10 +28,12 @@ Groups = dict[str, list[nn.Parameter]]
 class Gradients:
     """The gradients of a group. They are allocated once, and an ALLREDUCE sums them in place.
 
+    Args:
+        is_first: whether this rank is the first holder of the group.
+
     Attributes:
         flat: for each dtype one tensor that holds the gradients one after the other. A group without gradients has one empty
             tensor, because its ranks may still run its ALLREDUCE.
-        is_first: whether this rank is the first holder of the group.
         are_complete: whether the last run of the stream has summed the gradients over all holders; True before the first run.
     """
 

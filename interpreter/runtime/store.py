@@ -96,8 +96,10 @@ class Slot:
 class Message:
     """A RECV and its receive buffer, which exists from the RECV until the last value of the message is released or popped.
 
-    Attributes:
+    Args:
         slots: of the values of the message.
+
+    Attributes:
         is_single_tensor: whether the message is one tensor. The buffer is then that tensor, and `Slot.pop` returns it without a
             copy, unless a FREE empties the slot.
         pending: the receive, until it was waited for.

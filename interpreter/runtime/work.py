@@ -94,13 +94,15 @@ class Iteration:
 class Work:
     """The work of the stage `module` on micro-batch `m`.
 
-    Attributes:
+    Args:
         input: the slot of the input; None on the first stage, whose input is samples.
         needs_gradient: which tensors of the input have a gradient.
         output: the slot of the output; None on the last stage, whose output is the loss.
         kept: which tensors of the output the graph also keeps; not used on the last stage.
         output_gradient: the slot that the backward reads; None on the last stage.
         input_gradient: the slot that it fills; None on the first stage.
+
+    Attributes:
         split: what BWD_INPUT leaves for BWD_WEIGHT; None for a full backward.
     """
 

@@ -65,7 +65,7 @@ class ResumePoint:
 class Checkpoints:
     """The checkpoints of one rank's trainer. All ranks call each method together.
 
-    Attributes:
+    Args:
         data: the identity of the data. A run may resume only from checkpoints with the same identity.
     """
 

@@ -72,7 +72,7 @@ class Evaluation:
 class Evaluator:
     """One rank's part in evaluations by the pipeline of a trainer.
 
-    Attributes:
+    Args:
         samples: how many samples of `held_out` are evaluated, from the first one on.
     """
 

@@ -39,7 +39,7 @@ NO_WAIT_NS = 100_000  # a shorter wait is not counted: what the rank needed was 
 class Sleeper:
     """Sleeps for costs.
 
-    Attributes:
+    Args:
         unit_s: seconds for one unit of cost.
 
     A task that follows another one without a wait for other ranks begins when the earlier task was due to end. So the lateness
@@ -123,9 +123,11 @@ register(with_sleeping_backward, _with_split_sleeping_backward)
 class TimedStage(nn.Module):
     """A stage that sleeps for the costs of the program.
 
-    Attributes:
+    Args:
         shape: of its output.
         size: samples of a micro-batch.
+
+    Attributes:
         recomputed: the micro-batches whose forward is run again. Of these, only the second forward builds a graph.
     """
 

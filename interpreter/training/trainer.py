@@ -43,12 +43,14 @@ class Result:
 class Trainer:
     """One rank's pipeline and optimizer.
 
-    Attributes:
+    Args:
         source: the samples to train on.
         evaluation: the program of evaluations; None: the compiler derives it.
         profile_ranges: as in `Pipeline`.
         updates: False for a run whose weights do not change; it gets no optimizer, because torch would import modules for 1.5
             s.
+
+    Attributes:
         size: samples of one micro-batch of the program.
         skipped: how many updates were skipped.
         skipped_in_a_row: how many of them since the last update that was made.

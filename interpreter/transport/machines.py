@@ -123,9 +123,11 @@ class Channel:
 class Network:
     """What the ranks of one program share.
 
+    Args:
+        every_post: another rank may also continue when a rank posts an operation.
+
     Attributes:
         window: how many sends of a channel may be incomplete; None: any number.
-        every_post: another rank may also continue when a rank posts an operation.
         collectives: those that are not complete, by their ranks and number, with the buffers by rank.
         gathered: the values that the ranks gather outside the streams, by the number of the call and by rank.
     """

@@ -81,10 +81,12 @@ class PendingOperation:
 class Channel:
     """One end of a channel.
 
-    Attributes:
+    Args:
         backend: of the two ranks; the sender has the number 0 in it, the receiver 1.
         awaited: what the wait for a transfer is for.
         peer: the number of the other rank in the backend.
+
+    Attributes:
         sends: those that have not been waited for, each with its buffer.
     """
 

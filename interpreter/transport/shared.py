@@ -44,10 +44,12 @@ STEP = b"\1"
 class SharedMemory:
     """The memory and the connections of the ranks of a group, as one of them has them.
 
+    Args:
+        peers: a connection to each other rank.
+
     Attributes:
         buffers: BUFFERS x (ranks + 1) x PIECE_BYTES bytes. In each buffer, row r has the values of rank r of the group, and the
             last row has the sum.
-        peers: a connection to each other rank.
         steps: how many steps this rank has made.
     """
 
@@ -194,7 +196,7 @@ def share_memory(backend: Any, store: Store, rank: int, ranks: int) -> SharedMem
 class _Group:
     """The ranks of a group while they connect.
 
-    Attributes:
+    Args:
         opened: for what a rank opens only until all have connected.
     """
 

@@ -13,7 +13,7 @@ from chimerac.interpreter.transport.progress import Progress
 class Alone:
     """The transport of the only rank.
 
-    Attributes:
+    Args:
         gathered: texts that all_gather returns as if other ranks had sent them.
     """
 

@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 class GreenletScheduler(Scheduler):
     """A scheduler of greenlets, which all run in one thread. Each lets another one continue at every wait and pause.
 
-    Attributes:
+    Args:
         choose: returns which greenlet continues, of those that can; None stops the run.
     """
 

@@ -39,7 +39,7 @@ class Keeping(nn.Linear):
 class Odd(nn.Module):
     """Breaks one rule, or none.
 
-    Attributes:
+    Args:
         rule: "values": it decides by the values of a tensor; "keeps": it uses a tensor that a layer kept; "calls": its second
             forward leaves out the last two calls, counted from 0 in each copy; "none": it can be cut.
     """

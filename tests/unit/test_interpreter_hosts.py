@@ -103,7 +103,7 @@ def test_a_rank_that_was_asked_to_end_does_so_if_the_store_is_lost() -> None:
 class Handler(RendezvousHandler):
     """A handler whose store is lost.
 
-    Attributes:
+    Args:
         blocks: its calls of the store never return; False: they raise an error.
     """
 

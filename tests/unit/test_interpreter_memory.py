@@ -226,7 +226,7 @@ def peaks(name: str, depth: int, micro_batches: int) -> list[int]:
 class PeakMeter(Meter):
     """Records the most bytes that are held after an operation of torch.
 
-    Attributes:
+    Args:
         without: tensors that do not count.
     """
 

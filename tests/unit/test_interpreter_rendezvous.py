@@ -34,9 +34,11 @@ LATE_SETUP = RuntimeError("wait timeout after 2000ms, keys: /default_pg/0//cpu//
 class Job:
     """The ranks of a job, with a store that they share.
 
-    Attributes:
+    Args:
         answering: the ranks whose liveness check is started, in a thread. The others are like ranks that are suspended or gone.
         hosted: whether rank 0 hosts the store.
+
+    Attributes:
         ended: gets the number of each rank whose thread would end its process. No process ends.
     """
 

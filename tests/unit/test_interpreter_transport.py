@@ -31,7 +31,7 @@ from tests.helpers import program
 class Work:
     """A fake operation that completes when it is waited for: a receive then sets its buffer to 7, a sum doubles it.
 
-    Attributes:
+    Args:
         what: the operation (send, recv or sum), the ranks of its group, and its buffer.
     """
 

@@ -90,7 +90,7 @@ def program_from_json(text: str, name: str = "<json>") -> Program:
     """
     source = Source(name, text)
     if len(text) > limits.FILE:
-        raise refuse("E604", f"{name} has {len(text)} characters, a program at most {limits.FILE}")
+        raise refuse("E604", f"{name} has {len(text)} characters; a program may have at most {limits.FILE}")
     try:
         begin = place_of(text, "streams")
         parser = StreamsParser(source, begin) if begin is not None and text[begin : begin + 1] == "[" else None
@@ -106,15 +106,15 @@ def program_from(header: Excerpt, streams: Streams, found: Sequence[Diagnostic])
     """Return the program of a header and its streams.
 
     Args:
-        header: the JSON text of a program without instructions.
+        header: the JSON text of the program, with [] for its list of streams where it has one.
         found: findings about the streams; findings about the header come before them.
 
     Raises ChimeraError as `program_from_json`.
     """
     name = header.source.name
     if len(header.text) > limits.HEADER:
-        fact = f"{name} has {len(header.text)} characters beside its instructions, a program at most {limits.HEADER}"
-        raise refuse("E604", fact)
+        fact = f"{name} has {len(header.text)} characters apart from its instructions"
+        raise refuse("E604", f"{fact}; a program may have at most {limits.HEADER}")
     try:
         file = read_part(_adapter(), KIND, header)
     except ChimeraError as error:
@@ -142,12 +142,12 @@ def read_instruction(part: Excerpt, rank: int, number: int) -> Instruction:
     Raises ChimeraError: E601 not JSON, E603 a wrong field, E604 a text that is too long.
     """
     if len(part.text) > limits.INSTRUCTION:
-        fact = f"{part.source.name}: streams[{rank}][{number}] has {len(part.text)} characters, an instruction at most"
-        raise refuse("E604", f"{fact} {limits.INSTRUCTION}")
+        fact = f"{part.source.name}: streams[{rank}][{number}] has {len(part.text)} characters"
+        raise refuse("E604", f"{fact}; an instruction may have at most {limits.INSTRUCTION}")
     return read_part(_instruction_adapter(), KIND, part, ("streams", rank, number))
 
 
-# An object without a brace inside, and the comma or bracket after it. Other texts are left to `read_instruction`: it is slower.
+# An object without a brace inside, and the comma or bracket after it. Other texts go to `read_instruction`, which is slower.
 _ITEM = re.compile(rf"({{[^{{}}]{{0,{limits.INSTRUCTION}}}}})[ \t\n\r]*([],])[ \t\n\r]*")
 
 
@@ -155,7 +155,7 @@ class StreamsParser:
     """Parses the streams of a JSON text one instruction at a time, so that few of them are in memory as Python values.
 
     Args:
-        begin: the position of their list.
+        begin: the position of the list of streams.
 
     Attributes:
         streams: the instructions.

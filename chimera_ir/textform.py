@@ -99,7 +99,7 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
     """
     source = Source(name, text)
     if len(text) > limits.FILE:
-        raise refuse("E604", f"{name} has {len(text)} characters, a program at most {limits.FILE}")
+        raise refuse("E604", f"{name} has {len(text)} characters; a program may have at most {limits.FILE}")
     parser = _TextParser(source)
     found: tuple[Diagnostic, ...] = ()
     try:
@@ -220,7 +220,7 @@ class _TextParser:
     def _header_line(self, number: int, line: str) -> None:
         self.length += len(line)
         if self.length > limits.HEADER:
-            fact = f"{self.source.name} has more than {limits.HEADER} characters beside its instructions"
+            fact = f"{self.source.name} has more than {limits.HEADER} characters apart from its instructions"
             raise refuse("E604", fact, help=SMALLER_HELP)
         _check_characters(line)
         key, *rest = line.split()

@@ -40,7 +40,7 @@ class Block(nn.Module):
     """Causal attention, then an MLP, each added to the residual stream: (b, L, width) -> (b, L, width).
 
     Args:
-        layer: the number of this layer in the model, on which its random numbers depend.
+        layer: the number of this layer in the model, on which its dropout depends.
     """
 
     def __init__(self, sizes: Gpt, layer: int, dropout: float) -> None:
@@ -85,7 +85,7 @@ def gpt(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int |
 
     Args:
         dropout: the probability of dropout after the embedding, the attention and the MLP.
-        vocabulary: as in `presets.sizes_of`.
+        vocabulary: as in `presets.sizes_of`, to which `presets.sizes_in` passes it.
 
     Raises ChimeraError as `presets.sizes_in`, for instance E801 for a name that is not of the family gpt.
     """

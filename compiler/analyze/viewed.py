@@ -43,8 +43,8 @@ def viewed(
         model: for memory in bytes; with None it is in activations.
         state: of the optimizer, counted in these bytes.
         measured: a bar for every row of the program, in their order.
-        most: of a program with more instructions, the data has only those that start before a time `until`, and at most this
-            number of them; None: all. most and measured exclude each other.
+        most: how many instructions the data may have. Of a longer program it has only those that start before a time `until`.
+            None: no limit. most and measured exclude each other.
 
     In the data, times are integers, of which `scale` make one unit. `until` is None if the data has all instructions. `slot` is
     the longest time that divides the start and the end of every task.
@@ -128,9 +128,10 @@ def _columns(**numbers: Any) -> dict[str, Column]:
 
 
 def _text(p: Program, ordered: Ordered, kept: Mask) -> dict[str, Any]:
-    """Return the lines of the schedule that placed the rows: the distinct ones, and for each row kept the index of its line.
+    """Return the schedule's lines that placed rows: each line once, and for each kept row the index of its line.
 
-    `Ordered.origins` says which line that is for an instruction that is no task. The index is -1 for a row without a line.
+    For an instruction that is no task, the docstring of `Ordered.origins` says which line counts as its own. The index is -1
+    for a row without a line.
     """
     origin = ordered.origins(p)
     known = origin >= 0

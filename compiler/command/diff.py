@@ -98,12 +98,12 @@ def _lines(found: ProgramDiff, a: _Side, b: _Side, shows_all: bool) -> Iterator[
     width = max(len(row[0]) for row in totals)
     yield from table([" " * width, "a", "b", "difference", ""], [[f"{row[0]:<{width}}", *row[1:]] for row in totals])
     unit = a.simulation.unit or "units of cost"
-    yield f"times in {unit}; what a rank holds is that of the rank with most of it"
+    yield f"times in {unit}; below the bubble ratio: the most that any rank holds"
     if found.is_equal:
         return
     yield ""
     yield from table(
-        ["rank", "same", "moved", "only in a", "only in b", "bubble a", "bubble b"],
+        ["rank", "same", "moved", "only in a", "only in b", "wall bubble a", "wall bubble b"],
         [[str(r.rank), *(str(x) for x in _counts(r)), *(_bubble(side, r.rank) for side in (a, b))] for r in found.ranks],
     )
     for rank in found.ranks:

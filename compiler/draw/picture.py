@@ -1,8 +1,8 @@
 """Pictures of timelines for papers: SVG, PNG and PDF, with matplotlib (the extra `draw`).
 
 A row for each rank, time to the right, a box for each task that takes time, with the numbers of its micro-batches where they
-fit; idle time is white. Readers of a file need no font. With one version of matplotlib, the same input gives the same bytes: no
-date is written, the font comes with matplotlib, and a user's settings of matplotlib have no effect.
+fit; idle time is white. A file shows its text without an installed font. With one version of matplotlib, the same input gives
+the same bytes: no date is written, the font comes with matplotlib, and a user's settings of matplotlib have no effect.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
     model = cut(build, {"input_ids": tokens}, loss=loss, layers=["encoder.layer"])
 
-A *unit* is a submodule whose calls are layers of the pipeline (units.py).
+A *unit* is a submodule whose calls are layers of the pipeline: each one that the argument `layers` of `cut` chooses, and
+each of the largest others that have parameters or persistent buffers (units.py). A shared tensor has several names; its *first
+name* is the first of them in the module.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class CallModel(Model):
         structure: its units, its trace, and which calls need which parameters.
         select: from what the module returns, the tensors for the loss.
         pretrained: where stages read their parameters; None: these have the values that `source` gives them.
-        names: by the path of a submodule, its name in the full model, where this is not the path.
+        names: by the path of a submodule, its name in the full model. A submodule without an entry has its path as its name.
     """
 
     source: ModuleSource
@@ -64,10 +66,11 @@ class CallModel(Model):
         return tuple(call.name for call in self.structure.trace.calls)
 
     def build_stage(self, layers: range, seed: int) -> Stage:
-        """Build the stage of these calls. Only its own parameters get memory.
+        """Build the stage of these calls.
 
-        Their values are read from the files of a pretrained model, or are those of a module that was given. Values that come
-        from a module's constructor are functions of (seed, parameter) and of nothing else.
+        If a function builds the module, only the parameters of this stage get memory. If the module was given, no parameter
+        gets memory: the stage uses those of the module. Values are read from the files of a pretrained model, or are those of
+        the module. Values that come from a module's constructor are functions of (seed, parameter) and of nothing else.
         """
         structure, mode = self.structure, _get_dispatch_mode(_TorchDispatchModeKey.FAKE)
         absent: list[tuple[nn.Module, str]] = []
@@ -88,10 +91,10 @@ class CallModel(Model):
 
 
 class Structure:
-    """What is known of a module without its parameters: its units, its trace, and which calls need which parameters.
+    """What is known of a module without the values of its parameters: units, trace, and which calls need which parameters.
 
     Args:
-        layers: the paths of lists of layers, or of single layers.
+        layers: as in `cut`.
         fields: examples of its keyword arguments.
         select: as in `CallModel`.
 
@@ -111,7 +114,7 @@ class Structure:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._mode, self._faked = mode, Intercepted(_faked(module, mode), self.units)
         self.trace = trace(self._faked, mode, fields, select)
-        self._with_buffers = self._paths_with_buffers()
+        self._with_common_buffers = self._paths_with_common_buffers()
         self._needed = self._needed_by_call()
         self._uses = Counter(name for names in self._needed for name in names)
 
@@ -139,7 +142,7 @@ class Structure:
             if inside.isdisjoint(self.names[first]):
                 path = first.rpartition(".")[0]
                 modules[path] = Own(intercepted.module.get_submodule(path))
-        outside = [path for path in self._with_buffers if not any(_is_in(path, unit) for unit in self._units_of(calls))]
+        outside = [path for path in self._with_common_buffers if not any(_is_in(path, unit) for unit in self._units_of(calls))]
         return modules | {path: Own(intercepted.module.get_submodule(path)) for path in outside}
 
     def ties_of(self, path: str, module: nn.Module) -> dict[str, str]:
@@ -151,7 +154,7 @@ class Structure:
         """Return the parameters and the persistent buffers of a stage, by their first names."""
         found: dict[str, Tensor] = {name: module.get_parameter(name) for name in self.weights_of(calls)}
         owners = {unit: module.get_submodule(unit) for unit in self._units_of(calls)}
-        owners |= {path: Own(module.get_submodule(path)) for path in self._with_buffers}
+        owners |= {path: Own(module.get_submodule(path)) for path in self._with_common_buffers}
         for path, owner in owners.items():
             state = {joined(path, name): t for name, t in owner.state_dict(keep_vars=True).items()}
             found |= {self._first_name.get(name, name): t for name, t in state.items() if not isinstance(t, nn.Parameter)}
@@ -161,7 +164,7 @@ class Structure:
         """Put the buffers of other stages' units on the meta device, except in modules whose buffers are read between calls."""
         for unit in set(self.units).difference(self._units_of(calls)):
             for path, m in module.get_submodule(unit).named_modules(prefix=unit):
-                if path not in self._with_buffers:
+                if path not in self._with_common_buffers:
                     for name, t in m._buffers.items():
                         m._buffers[name] = None if t is None else t.to("meta")
 
@@ -184,10 +187,10 @@ class Structure:
         found = self.trace.sources_of(range(len(self.trace.calls)))
         return {self._first_name[s.name] for sources in found for s in sources if isinstance(s, Weight)}
 
-    def _paths_with_buffers(self) -> list[str]:
-        """Return the paths of the modules whose buffers every stage has.
+    def _paths_with_common_buffers(self) -> list[str]:
+        """Return the paths of the modules with common buffers: buffers that every stage has.
 
-        They are those outside of units, and those with a buffer that is read between calls, such as a table of positions.
+        They are the modules outside of units, and those with a buffer that is read between calls, such as a table of positions.
         """
         read = self._read_between_calls()
         return [
@@ -210,7 +213,7 @@ class Structure:
 
         everywhere = {
             self._first_name[joined(path, name)]
-            for path in self._with_buffers
+            for path in self._with_common_buffers
             for name, _ in module.get_submodule(path).named_parameters(recurse=False)
         }
         after_last = {source.name for source in self.trace.result if isinstance(source, Weight)}  # used for the model's output
@@ -238,17 +241,17 @@ def cut(
     pretrained: Pretrained | None = None,
     name: str | None = None,
 ) -> CallModel:
-    """Return the model of a module, cut between the calls of its layers, for `Pipeline` and for run.py.
+    """Return the model of a module, cut between the calls of its units, for `Pipeline` and for run.py.
 
     Args:
         module: the module, or a function that builds it. With a function, a stage gets memory only for its own parameters, and
             starts with the values that the module's constructor gives them.
         fields: the arguments of the module's forward by name, of one micro-batch.
-        loss: as for `Pipeline`, called with the selected tensors and the targets; for run.py it returns the sum over the
-            targets.
+        loss: as for `Pipeline`, called with the selected tensors and the targets; a loss for run.py must return the sum over
+            the targets.
         targets: of one micro-batch; they show how much memory the loss keeps; None: they are not known.
-        layers: the paths of lists of layers, or of single layers; a * matches one part of a path; by default the outermost
-            lists (`layers_of`).
+        layers: paths of single units, or of lists whose elements are units; a * matches one part of a path; by default the
+            outermost lists (`layers_of`).
         select: a function from what the module returns to the tensors for the loss; by default all tensors.
         pretrained: where stages read their parameters; by default these have the values of the module.
         name: of the model, by default the name of the module's class.
@@ -288,7 +291,7 @@ def _names_by_first(module: nn.Module) -> dict[str, list[str]]:
 
 
 def _faked(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
-    """Put fake tensors on the CPU in the place of the parameters and buffers of a module, and return it."""
+    """Replace the parameters and buffers of a module by fake tensors whose device is the CPU, and return the module."""
     faked: dict[int, Tensor] = {}
     for m in module.modules():
         tables: list[dict[str, Any]] = [m._parameters, m._buffers]
@@ -298,7 +301,8 @@ def _faked(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
                     with mode:
                         like: Tensor = torch.empty(t.shape, dtype=t.dtype)
                     faked[id(t)] = nn.Parameter(like, t.requires_grad) if isinstance(t, nn.Parameter) else like
-                    faked[id(faked[id(t)])] = faked[id(t)]  # for other modules with this table: it then has fake tensors
+                    # Modules may share a table; when it is met again, its fake tensors stay.
+                    faked[id(faked[id(t)])] = faked[id(t)]
                 table[name] = None if t is None else faked[id(t)]
     return module
 

@@ -1,9 +1,9 @@
 """Prepared files: data that is converted once, written to a file, and then mapped into memory by each rank that reads it.
 
 A file has a header of HEADER_BYTES, and then the numbers of one array in little-endian order. The header is a JSON object,
-padded with spaces and a line end. The name of the file has a digest of what it is made from (`key_of`). It is written under
-another name and renamed when it is complete. If several ranks start at once, one of them gets the lock on a lock file beside it
-and prepares the file. The others wait. Where the file system has no locks, each of them may prepare it (`_locked`).
+padded with spaces and a line end. The name of the file has a digest of what it is made from (`key_of`). The file is written
+under another name and renamed when it is complete. If several ranks start at once, one of them gets the lock on a lock file
+beside it and prepares the file. The others wait. Where the file system has no locks, each of them may prepare it (`_locked`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Prepared:
     Attributes:
         about: what its header says about the data.
         digest: of the numbers.
-        array: these, mapped into memory.
+        array: the numbers, mapped into memory.
     """
 
     path: Path
@@ -82,7 +82,7 @@ class Writer:
         """
         known = {"format": FORMAT, "version": VERSION, "type": self.kind, "count": self.count, "digest": self._hash.hexdigest()}
         header = json.dumps({**known, "about": about}).encode()
-        assert len(header) < HEADER_BYTES, "the description of a prepared file is short"
+        assert len(header) < HEADER_BYTES, "the header must be shorter than HEADER_BYTES"
         self._file.seek(0)
         self._file.write(header.ljust(HEADER_BYTES - 1) + b"\n")
         self._file.flush()
@@ -102,7 +102,7 @@ def prepared(path: Path, kind: str, write: Callable[[Writer], Mapping[str, Any]]
         write: appends the numbers and returns what the header says about them.
         limit_s: how long to wait for another process that prepares the file and makes no progress.
 
-    Raises ChimeraError E860 for an OSError, also one of `write`, if the file is damaged, or if the wait is too long. Raises
+    Raises ChimeraError E860 if the file is damaged, if the wait is too long, or for an OSError (also one from `write`). Raises
     whatever else `write` raises.
     """
     try:

@@ -23,7 +23,8 @@ class Source:
     """Where data comes from.
 
     Attributes:
-        name: as in names.py; `text` is Python's standard library, and a path is a text file or a folder of them.
+        name: `text` is Python's standard library; `text:PATH`, or PATH alone, is a text file or a folder of text files;
+            names.py lists the other names.
         data_dir: the folder of the CIFAR-10 files.
         prepared_dir: where prepared files are written.
         tokenizer: its path, None for bytes.

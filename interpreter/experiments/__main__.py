@@ -23,8 +23,9 @@ from chimerac.interpreter.launch.storage import VARIABLES
 
 WORK_DIR = VARIABLES["work_dir"]  # the environment variable with the folder of results
 EPILOG = """\
-An experiment is a YAML file, or one of those that come with the project (--list). The results are in WORK_DIR/runs/NAME:
-a folder for each run, table.csv, report.md and report.html. The same command goes on where it was stopped.
+An experiment is a YAML file, or one of those that come with the project (--list). The results are in runs/NAME in the
+folder of --work-dir: a folder for each run, table.csv, report.md and report.html. The same command goes on where it was
+stopped.
 
 exit status: 0; 1 if runs failed, or for other errors; 2 for a wrong command line or file; 130 after Ctrl-C"""
 
@@ -79,11 +80,16 @@ def _parser() -> Parser:
         "--report", action="store_true", help="write the table and the report of the runs done so far, and run nothing"
     )
     parser.add_argument("--retry-failed", action="store_true", help="also run those that have failed, once more")
-    parser.add_argument("--work-dir", metavar="PATH", help=f"where results are written (default: ${WORK_DIR}, or this folder)")
+    parser.add_argument(
+        "--work-dir",
+        metavar="PATH",
+        help=f"where results are written (default: the folder given in CLUSTER, else ${WORK_DIR}, else the current folder)",
+    )
     parser.add_argument(
         "--slurm",
         metavar="CLUSTER",
-        help="write SLURM scripts instead, for the cluster of this file (docs/examples/slurm/cluster.sh)",
+        help="write SLURM scripts instead, for the cluster that the file CLUSTER describes; "
+        "docs/examples/slurm/cluster.sh is an example",
     )
     parser.add_argument("--submit", action="store_true", help="with --slurm: submit the scripts too")
     return parser
@@ -137,7 +143,8 @@ class PlannedExperiment:
         scripts = write_scripts(self.runs, self.experiment, cluster, self.folder, options.retry_failed)
         how = "" if options.submit or not scripts else f"; submit them with: sh {shlex.quote(str(self.folder / 'submit.sh'))}"
         write_stderr(f"scripts for {len(scripts)} of {len(self.runs)} runs{how}\n")
-        return 1 if options.submit and submit(scripts, cluster) else 0
+        failed = submit(scripts, cluster) if options.submit else 0  # the number of failures
+        return 1 if failed else 0
 
     def _report(self) -> int:
         found = results(self.runs, self.experiment.discard)
@@ -146,8 +153,9 @@ class PlannedExperiment:
         _print_impossible(self.impossible)
         for run, reason in found.failed:
             write_stderr(f"failed: {run.title}: {reason}; {run.output}\n")
-        if any(state_of(run) == "failed" for run, _ in found.failed):  # the others are done, but their logs cannot be read
-            write_stderr("--retry-failed runs these again\n")
+        # `found.failed` also has runs that are done but whose logs cannot be read. --retry-failed does not run these again.
+        if any(state_of(run) == "failed" for run, _ in found.failed):
+            write_stderr("--retry-failed runs these again, except those that are done but whose logs cannot be read\n")
         if found.missing:
             write_stderr(f"{len(found.missing)} runs have not ended yet\n")
         for path in paths:

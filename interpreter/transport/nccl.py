@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
@@ -50,14 +51,15 @@ def join(timeout_s: float, local_rank: int) -> None:
         local_rank: the number of this rank on its host.
 
     Raises ChimeraError E815 if this host has no GPU for this rank or torch is built without NCCL, and the errors of
-    `initialize`.
+    `initialize` (rendezvous.py).
     """
     if not dist.is_nccl_available():
         raise refuse(
             "E815", "this torch is built without NCCL", help="install a torch with NCCL, or choose another --transport"
         )
     if local_rank >= torch.cuda.device_count():
-        message = f"rank {local_rank} of this host needs a GPU of its own, and the host has {torch.cuda.device_count()}"
+        has = f"has only {count_text(torch.cuda.device_count(), 'GPU')}"
+        message = f"rank {local_rank} of this host needs a GPU of its own, and the host {has}; ranks count from 0"
         raise refuse("E815", message, help="start at most as many ranks as there are GPUs, or choose --transport staged")
     torch.cuda.set_device(local_rank)
     join_gloo(timeout_s)

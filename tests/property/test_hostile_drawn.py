@@ -31,7 +31,7 @@ from tests.proof.fuzz_targets import TARGETS, codes_of
 def answer(target: str, data: bytes) -> str:
     """Return the answer of a target for an input, or the codes of its findings.
 
-    Any other exception fails the test, also the Failure of a property that does not hold.
+    Any exception but ChimeraError fails the test, also a Failure, which says that a property does not hold.
     """
     try:
         return TARGETS[target].run(data)
@@ -78,12 +78,12 @@ def test_schedules_with_a_piece_removed_or_repeated_break_no_property(text: str,
 @examples(75)
 @given(st.sampled_from(slip_lines("slips_corrected.txt")), st.data())
 @example("1f1b: at s + 2*m ==> at if m < 3: s else", None)
-@example("listing: \\n}\\n ==> \\n", None)  # no word follows this slip, so the text ends where it begins
+@example("listing: \\n}\\n ==> \\n", None)  # no word follows this slip, so the start of the slip is the only end
 def test_texts_that_end_after_a_slip_break_no_property(line: str, data: st.DataObject | None) -> None:
-    """The text ends where the slip begins, or after one of the words from there on, up to 40 ends.
+    """The text is cut off where the slip begins, or after a word or symbol that follows; only the first 40 such places count.
 
     Args:
-        data: draws one of these ends; None: try them all.
+        data: draws one of these places; None: try them all.
     """
     replaced_part, (base, text) = line.split(": ", 1)[1].split(" ==>")[0], with_slip(line)
     start = RIGHT_TEXTS[base].index(replaced_part.replace("\\n", "\n"))

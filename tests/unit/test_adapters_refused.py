@@ -41,7 +41,7 @@ class Odd(nn.Module):
 
     Args:
         rule: "values": it decides by the values of a tensor; "keeps": it uses a tensor that a layer kept; "calls": its second
-            forward leaves out the last two calls, counted from 0 in each copy; "none": it can be cut.
+            forward leaves out the last two calls; each copy of the module counts its own forwards; "none": it can be cut.
     """
 
     def __init__(self, rule: str) -> None:
@@ -93,7 +93,7 @@ def test_a_module_that_cannot_be_cut_is_refused_with_the_call(rule: str, field: 
 
 
 def test_other_calls_than_the_traced_ones_are_refused() -> None:
-    # The trace and the stage have copies of the module, so each of them begins with a first forward.
+    # The trace and the stage use copies of the module, so the forward of the trace does not count for the stage.
     stage = cut(Odd("calls"), {"x": torch.zeros(1, 2)}, loss=cross_entropy).build_stage(range(4), seed=0)
     stage(x=torch.zeros(1, 2))
     with pytest.raises(ChimeraError, match=r"E853: after layers\.1 the model ends; when it was traced, it called layers\.3"):

@@ -72,7 +72,7 @@ def pair(forward: int, backward: int) -> list[Instruction]:
 
 
 def test_all_tasks_of_a_micro_batch_are_on_one_stream_and_only_a_pair_runs_at_the_same_time() -> None:
-    """The backward of m0 is the second task of the pair, so m0 is on the second stream: its forward forks and joins too."""
+    """m0 is on the second stream here, so its forward forks and joins too."""
     assert events_of([Fwd(0, 0, (0,)), *pair(1, 0), Bwd(0, 0, (1,))]) == [
         *("fork", "second", "join"),
         *("fork", "main", "second", "join"),
@@ -102,7 +102,7 @@ PAIRS = st.lists(st.permutations(MICRO_BATCHES).map(lambda order: (order[0], ord
 
 @given(PAIRS)
 def test_pairs_are_left_out_only_where_no_choice_of_streams_serves_all(pairs: list[tuple[int, int]]) -> None:
-    """The tasks of the pairs that run at the same time are on two streams.
+    """The two tasks of each pair that is not left out are on different streams.
 
     All choices of streams are tried: if one of them separates the tasks of every pair, no pair is left out.
     """

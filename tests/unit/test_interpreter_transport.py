@@ -193,7 +193,7 @@ def test_nccl_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         join(timeout_s=1, local_rank=0)
     monkeypatch.setattr("chimerac.interpreter.transport.nccl.dist.is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ChimeraError, match="E815: rank 2 of this host needs a GPU of its own, and the host has 2"):
+    with pytest.raises(ChimeraError, match="E815: rank 2 of this host needs a GPU of its own, and the host has only 2 GPUs"):
         join(timeout_s=1, local_rank=2)
 
 

@@ -15,9 +15,13 @@ _WORDS_FOR_LARGER = ("higher", "highest", "greater", "greatest", "max", "descend
     "bigger", "decreasing", "largest", "last", "high")  # fmt: skip
 # What authors write between the kinds of tasks after `prefer`; in the language it is a comma.
 _SEPARATORS = (",", ">", "then", "over", "before", "and", "/", "<", "-", "->", "=>", ";", "&", "(", ")", "[", "]", ":", "=")
-_KEYS = ("smaller", "larger", "earlier", "later")  # words that begin a key of `then`
+_KEYS = ("smaller", "larger", "earlier", "later")  # words that begin a key of `then`: earlier means smaller, later means larger
 _LETTERS = {"stage": "s", "rank": "r", "pipe": "p"}  # what the language writes for these words in a key or a limit
 _ONE_HOP = "the hop cost is one number, not one per stage"
+_NO_LIMIT_ON_TASKS = (
+    "limits on counts of tasks belong in order greedy; outside of it only activations, receive_buffers and weight_copies "
+    "have limits, as in: limit activations <= 4"
+)
 # word of another language -> keyword to write instead
 _KEYWORD_FOR = {"assert": "require", "ensure": "require", "check": "require", "const": "param", "int": "param", "set": "let",
                 "var": "let", "def": "let", "define": "let"}  # fmt: skip
@@ -65,7 +69,7 @@ def names(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 2, f"param {text} =", "a value that -p sets is a param, any other is a let")
         if text == "," and p.tokens[start_of_line(p)].text in ("param", "let", "ranks", "stages"):
             new = p.tokens[start_of_line(p)].text if p.text(2) in ("=", ",") else ""
-            yield Change(p.at, p.at + 1, new, "each is a statement")
+            yield Change(p.at, p.at + 1, new, "each is a statement of its own, without a comma")
     elif text in ("=", ":=") and p.kind in ("ticks", "listing") and p.text(-1).isidentifier() and p.text(-1) not in KINDS:
         yield Change(p.at - 1, p.at + 1, f"let {p.text(-1)} =")
 
@@ -92,7 +96,7 @@ def settings(p: Place) -> Iterator[Answer]:
         if text == "idle":
             yield Change(p.at, p.at + 1, "where idle")
     if p.text(-1) == "tied" and text == "on":
-        yield Change(p.at, p.at + 1, "weights on", "what is tied has a name")
+        yield Change(p.at, p.at + 1, "weights on", "a tied set needs a name")
     if p.text(-2) == "tied" and p.allows_only("on"):
         yield Change(p.at, p.at + 1, "on stages" if text in ("stages", "stage", "=", ":", "at") else f"on stages {text}")
     if p.text(-3) == "tied" and p.allows_only("stages"):
@@ -106,13 +110,13 @@ def settings(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 1, "/") if text in (":", "//", "over") else Change(p.at - 1, p.at, f"{p.text(-1)}/1")
     if p.text(-2) == "limit" and p.terminals == {"COMPARE"}:
         if p.text(-1) in KINDS:
-            yield "limits on counts of tasks belong in order greedy; here: limit activations <= 4"
+            yield _NO_LIMIT_ON_TASKS
         if text in ("=", ":", "is", "=<", ":=", "=="):
             yield Change(p.at, p.at + 1, "<=")
         elif begins_value(p, p.at):
             yield Change(p.at, p.at + 1, f"<= {text}")
     if p.text(-1) in KINDS and p.text(-2) == "limit" and not p.blocks:
-        yield "limits on counts of tasks belong in order greedy; here: limit activations <= 4"
+        yield _NO_LIMIT_ON_TASKS
     first_word = p.tokens[start_of_line(p)].text if p.tokens else ""
     if first_word == "cost" and text == "," and p.allows_only(")") and p.open_brackets("("):
         bracket = p.open_brackets("(")[-1]
@@ -158,7 +162,7 @@ def greedy_lines(p: Place) -> Iterator[Answer]:
     if p.text(-1) == "per" and text == "rank":
         yield Change(p.at - 1, p.at + 1, "", "a limit is per rank unless it names another scope")
     if text == "per" and p.text(-1) == "limit":
-        yield "'per stage' and 'per pipe' come after a limit: limit F - B <= D per stage"
+        yield "'per stage' and 'per pipe' come at the end of a limit, as in: limit F - B <= D per stage"
     if text in _KEYS and "then" in p.allowed:
         yield Change(p.at, p.at + 1, f"then {text}")
     if text in _KEYS and p.text(-1) == "and":
@@ -175,6 +179,6 @@ def greedy_lines(p: Place) -> Iterator[Answer]:
             has_value = p.on_one_line(p.at, p.at + 2) and begins_value(p, p.at + 1)
             yield Change(p.at, p.at + 1, word if has_value else f"{word} m")
         elif begins_value(p, p.at):
-            why = "a key begins with smaller or larger"
+            why = "a key begins with smaller, larger, earlier or later"
             yield Change(p.at, p.at + 1, f"smaller {text}", why)
             yield f"{why}, as in: then smaller m, larger s"

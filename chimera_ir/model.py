@@ -310,7 +310,7 @@ def model_from_json(text: str, name: str = "<json>") -> ModelDescription:
     out of range, a layer that does not exist, or a tied set that names a layer twice, E704 a text that is too long.
     """
     if len(text) > limits.HEADER:
-        raise refuse("E704", f"{name} has {len(text)} characters, a model description at most {limits.HEADER}")
+        raise refuse("E704", f"{name} has {len(text)} characters; a model description may have at most {limits.HEADER}")
     file = read_json(_adapter(), _KIND, text, name)
     named = [(f"tied[{n}].layers", tied.layers) for n, tied in enumerate(file.tied)]
     for n, x in enumerate(file.shared):

@@ -126,7 +126,7 @@ def partition_from_json(text: str, name: str = "<json>") -> Partition:
     Raises ChimeraError E707.
     """
     if len(text) > limits.HEADER:
-        raise refuse("E707", f"{name} has {len(text)} characters, a partition at most {limits.HEADER}")
+        raise refuse("E707", f"{name} has {len(text)} characters; a partition may have at most {limits.HEADER}")
     file = read_json(_adapter(), _KIND, text, name)
     return Partition(file.model, file.stages)
 

@@ -315,7 +315,7 @@ def profile_from_json(text: str, name: str = "<json>") -> Profile:
     missing, unknown or out of range, or that contradicts another one.
     """
     if len(text) > limits.HEADER:
-        raise refuse("E712", f"{name} has {len(text)} characters, a profile at most {limits.HEADER}")
+        raise refuse("E712", f"{name} has {len(text)} characters; a profile may have at most {limits.HEADER}")
     file = read_json(_adapter(), _KIND, text, name)
     for n, size in enumerate(file.sizes):
         if len(size.layers) != len(file.layers):

@@ -139,7 +139,7 @@ def timeline_from_json(text: str, name: str = "<json>") -> TimelineFile:
     """
     source = Source(name, text)
     if len(text) > limits.FILE:
-        raise refuse("E612", f"{name} has {len(text)} characters, a timeline at most {limits.FILE}")
+        raise refuse("E612", f"{name} has {len(text)} characters; a timeline may have at most {limits.FILE}")
     spans: dict[str, tuple[int, int]] = {}
     try:
         for column in COLUMNS:
@@ -155,7 +155,8 @@ def timeline_from_json(text: str, name: str = "<json>") -> TimelineFile:
         at = end
     excerpt = Excerpt.of(source, *parts, (at, len(text)))
     if len(excerpt.text) > limits.HEADER:
-        raise refuse("E612", f"{name} has {len(excerpt.text)} characters beside its columns, at most {limits.HEADER}")
+        count = f"{len(excerpt.text)} characters apart from its columns"
+        raise refuse("E612", f"{name} has {count}; it may have at most {limits.HEADER}")
     head = read_part(_adapter(), _KIND, excerpt)
     columns = {column: _numbers(source, column, *spans[column]) for column in COLUMNS}
     lengths = {column: len(numbers) for column, numbers in columns.items()}

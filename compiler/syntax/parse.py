@@ -60,7 +60,7 @@ def count_tokens(source: Source) -> int:
     or a name that is too long, or too many tokens.
     """
     if len(source.text) > limits.TEXT:
-        raise refuse("E105", f"{source.name} has {len(source.text)} characters, a schedule at most {limits.TEXT}")
+        raise refuse("E105", f"{source.name} has {len(source.text)} characters; a schedule may have at most {limits.TEXT}")
     count = depth = 0
     number: re.Match[str] | None = None  # the previous token, if it is a number
     previous = before_previous = ""

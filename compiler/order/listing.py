@@ -286,7 +286,7 @@ def _omitted_or_mixed(spec: Spec, order: ListingOrder, ranks: list[Rank]) -> lis
     for kinds, (first, *others) in omitted_by_kinds.items():
         more = f"\n... and {len(others) - MAX_NOTED} more" if len(others) > MAX_NOTED else ""
         notes = ("\n".join(others[:MAX_NOTED]) + more,) if others else ()
-        omissions.append(Diagnostic("E301", first, order.span, notes=notes, help=f"list it: {kinds} once for each micro-batch"))
+        omissions.append(Diagnostic("E301", first, order.span, notes=notes, help=f"list the missing {kinds}"))
     return [*omissions, *mixed]
 
 

@@ -77,15 +77,14 @@ class Sizes:
     Attributes:
         kept, split_kept, weight_kept: one number more than layers. Number k is what the stage's layers before layer k keep in
             all: for a full backward, for the input half of a split one, and after that for the weight half.
-        inputs: the tensors of the layer's input that none of the layers before it keeps.
-        all_inputs: the whole input of the layer.
+        inputs: the tensors of the layer's input that none of the layers before it keeps; 0 for the stage's first layer, whose
+            input the rule of buffers counts.
+        all_inputs: the whole input of the layer; 0 for the stage's first layer, too.
         gradients: of the layer's output.
         peaks: by the fields of Peaks.
         output: what a stage that ends with the layer passes on.
         input_gradient: the gradient that the stage passes back.
         outside: minus infinity for a layer before the stage, 0 for others.
-
-    Both are 0 for the stage's first layer, whose input the rule of buffers counts.
     """
 
     kept: Bytes

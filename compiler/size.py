@@ -17,7 +17,7 @@ def check_sizes(name: str, header: Header, costs: Costs, width: int) -> None:
     """Raise ChimeraError E211 if `width` is below 1, or if a program of this header, costs and width exceeds a limit.
 
     Args:
-        name: of the schedule's source.
+        name: what the message calls the program: the name of its source, or of its schedule.
         width: the number of replicas.
     """
     if width < 1:

@@ -17,6 +17,7 @@ from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.command.files import check_inputs_not_overwritten, print_findings, stdin, write_product
+from chimerac.compiler.command.interrupts import interrupts_deferred
 from chimerac.compiler.command.modelled import check_model_options, model_for, profile_of, with_partition
 from chimerac.compiler.command.options import path_or_stdout
 from chimerac.compiler.command.search_given import SPLIT, given_for, milliseconds
@@ -122,8 +123,11 @@ def _search_orders(options: argparse.Namespace) -> int:
         program = _with_partition(program, profile, options)
     given = given_for(program, profile, options)
     memory = SearchMemory.of(program, profile, options, SPLIT[options.backward])
-    from chimerac.compiler.command.search_orders import OrderSearch  # start-up: 1300 ms for numba and OR-tools
+    with interrupts_deferred():
+        from chimerac.compiler.command.search_orders import OrderSearch  # start-up: 1300 ms for numba and OR-tools
+        from chimerac.compiler.search.orders import compile_loops  # start-up: these 1300 ms, too
 
+        compile_loops()
     found = OrderSearch(program, statements, given, profile, memory, options).run(seconds)
     write_product(found.text, options.output)
     if certificate_path is not None:
@@ -216,7 +220,10 @@ def _check_memory_options(options: argparse.Namespace) -> None:
     counts_bytes = options.memory is not None or (is_objective and options.model is not None)
     if not counts_bytes:
         if options.optimizer is not None or options.zero:
-            raise refuse("E002", f"{'--zero' if options.zero else '--optimizer'} is for --memory: give it, too")
+            option, more = "--zero" if options.zero else "--optimizer", ""
+            if is_objective:
+                option, more = option, ", or --model, whose bytes are then counted"
+            raise refuse("E002", f"{option} is for --memory: give it, too{more}")
         if options.model is not None and options.profile is None:
             raise refuse("E002", "--model alone changes nothing in a search: give --profile NAME, too, or --memory")
     elif options.limit is not None:

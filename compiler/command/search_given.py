@@ -72,9 +72,10 @@ def _durations(program: Program, profile: Profile, options: argparse.Namespace) 
 
 def makespan_of(text: str) -> Fraction:
     """Return the value of --makespan. Raises ChimeraError E002 if it is no number above 0."""
-    is_number = re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,12}|/0*[1-9][0-9]{0,8})?", text)
+    is_number = re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,12}|/0*[1-9][0-9]{0,14})?", text)
     if not is_number or (makespan := Fraction(text)) == 0:
-        raise refuse("E002", f"--makespan {text}: expected a number above 0, like 52, 50.5 or 101/2")
+        message = f"--makespan {text}: expected a number above 0, like 52, 50.5 or 101/2"
+        raise refuse("E002", message, help="at most 15 digits, and 12 more after a point or 15 after a /")
     return makespan
 
 

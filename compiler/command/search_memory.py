@@ -56,7 +56,9 @@ class SearchMemory:
         model = model_for(program, options, profile)
         assert model is not None, "--memory is refused without --model"
         state = state_of(options.optimizer, options.zero, options.precision, profile)
-        return SearchMemory(model, state, most, memory_limits(program, model, state, most, split))
+        # If memory is the objective, orders that need more are only refused when their bytes have been counted exactly.
+        limit = NO_LIMIT if options.objective == "memory" else most
+        return SearchMemory(model, state, most, memory_limits(program, model, state, limit, split))
 
     def within(self, given: Given) -> Given:
         """Return `given` with these limits added. Raises ChimeraError E002 if `given` has limits or activations already."""

@@ -17,7 +17,7 @@ from chimerac.chimera_ir.profile import Profile
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.command.search_given import SPLIT, given_for, makespan_of
 from chimerac.compiler.command.search_memory import SearchMemory
-from chimerac.compiler.command.search_progress import Progress, figure, memory_summary, summary, uneven_ranks
+from chimerac.compiler.command.search_progress import Progress, exact_figure, memory_summary, summary, uneven_ranks
 from chimerac.compiler.exchange.listing_text import with_suffix
 from chimerac.compiler.search.certificate import certificate
 from chimerac.compiler.search.from_program import given_of, problem_of
@@ -31,6 +31,7 @@ from chimerac.compiler.search.sequences import Order, one_after_another
 from chimerac.compiler.search.text import schedule_text
 
 PLACEMENTS = 0.4  # share of --time in which --placements compares placements; the best one is searched in the rest
+EXACT = 8  # of the orders that hold least, as the search counts bytes: for how many their bytes are counted exactly
 ATTEMPTS = 4  # with --memory: the most searches, each with lower limits than the one before, until a found order fits
 
 
@@ -39,14 +40,14 @@ class FoundOrder:
     """An order that was found.
 
     Attributes:
-        least: what was found about the memory, if that is the objective.
+        proved: what a search for the least memory has found, unless it counted bytes, for which it proves nothing.
         program, text: of the schedule that has the order.
         lines: the summary.
         hints: lines of advice.
     """
 
     state: State
-    least: LeastMemory | None
+    proved: LeastMemory | None
     program: Program
     text: str
     lines: list[str]
@@ -55,7 +56,7 @@ class FoundOrder:
     @property
     def certificate(self) -> str:
         """Return the text of the certificate."""
-        return certificate(self.state, self.program.header.schedule, self.program.digest, self.least)
+        return certificate(self.state, self.program.header.schedule, self.program.digest, self.proved)
 
 
 class OrderSearch:
@@ -83,7 +84,7 @@ class OrderSearch:
         self.given_program = self.program = program
         self.statements, self.given, self.profile, self.memory, self.options = statements, given, profile, memory, options
         self.placed: Placed | None = None  # the best placement, with --placements
-        self.least: LeastMemory | None = None  # what the last search found, with --objective memory
+        self.least: LeastMemory | None = None  # what the search found, with --objective memory
         self.name = with_suffix(program.header.schedule, "_found")
 
     def run(self, seconds: float) -> FoundOrder:
@@ -95,11 +96,13 @@ class OrderSearch:
             self._place(PLACEMENTS * seconds)
             seconds -= PLACEMENTS * seconds
         memory = self.memory
+        is_objective = self.options.objective == "memory"
         if memory is None:
-            return self._written(self._search(seconds))
+            return self._written(self._search_least_memory(seconds).state if is_objective else self._search(seconds))
         problem = self._problem()
-        _, compiled = schedule_text(problem, one_after_another(problem), self.name, [], self.statements)
-        memory.check(compiled.program.with_partition(self.program.partition))
+        memory.check(self._compiled(problem, one_after_another(problem)))
+        if is_objective:
+            return self._written(self._least_bytes(self._search_least_memory(seconds), memory))
         for attempt in range(ATTEMPTS):
             state = self._search(seconds)
             found = self._written(state)
@@ -134,8 +137,6 @@ class OrderSearch:
 
     def _search(self, seconds: float) -> State:
         """Search for an order with the limits that --memory has now."""
-        if self.options.objective == "memory":
-            return self._search_least_memory(seconds)
         problem, placed, progress = self._problem(), self.placed, Progress(seconds)
         is_interrupted = placed is not None and placed.is_interrupted
         known = self._known_orders(problem)
@@ -148,7 +149,7 @@ class OrderSearch:
             state.is_interrupted |= placed.is_interrupted
         return state
 
-    def _search_least_memory(self, seconds: float) -> State:
+    def _search_least_memory(self, seconds: float) -> LeastMemory:
         """Search for the order that holds least of those that take at most --makespan.
 
         Raises ChimeraError E002 if it is proved that no order takes so little time.
@@ -156,12 +157,37 @@ class OrderSearch:
         problem, progress = self._problem(), Progress(seconds)
         levels = Levels(problem, (0,) * problem.ranks if self.memory is None else self.memory.limits.aside)
         makespan, tasks = self._longest_makespan(problem), problem.tasks
-        _check_possible(makespan, int((tasks.head + tasks.duration + tasks.tail).max(initial=0)), problem)
+        self._check_possible(makespan, int((tasks.head + tasks.duration + tasks.tail).max(initial=0)), problem)
         known = self._known_orders(problem)
         self.least = least_memory(levels, makespan, known, seconds, self.options.seed, progress.show_memory)
         progress.close()
-        _check_possible(makespan, self.least.state.bound, problem)
-        return self.least.state
+        self._check_possible(makespan, self.least.state.bound, problem)
+        return self.least
+
+    def _least_bytes(self, least: LeastMemory, memory: SearchMemory) -> State:
+        """Return the state with the order that needs fewest bytes, of those that hold least as the search counts them.
+
+        Raises ChimeraError E002 if it needs more than the bytes of --memory.
+        """
+        if least.level is not None:
+            levels = least.levels
+            candidates = sorted(least.reached, key=lambda named: (levels.of(named[1]), named[1].makespan))[:EXACT]
+            exact = [memory.needed(self._compiled(levels.problem, order)) for _, order in candidates]
+            by, order = candidates[exact.index(min(exact))]
+            least.keep(order, by)
+        found = self._compiled(least.state.problem, least.state.best)
+        if not memory.fits(found):
+            scale, needed = least.levels.problem.scale, memory.needed(found)
+            message = f"no order was found that takes at most {exact_figure(least.makespan / scale)} within --memory"
+            help = "give more bytes, a longer --makespan, or more --time"
+            raise refuse("E002", f"{message}: the best one needs {needed:,} bytes", help=help)
+        return least.state
+
+    def _compiled(self, problem: Problem, order: Order | None) -> Program:
+        """Return the program of an order, with the partition of --model if there is one."""
+        assert order is not None, "a search ends with an order"
+        _, compiled = schedule_text(problem, order, self.name, [], self.statements)
+        return compiled.program.with_partition(self.program.partition)
 
     def _longest_makespan(self, problem: Problem) -> int:
         """Return the makespan that an order may take with --objective memory, in times of the problem.
@@ -201,29 +227,45 @@ class OrderSearch:
         unit = "" if self.profile is None else " ms"
         lines = summary(state, self.given_program, problem, unit, bound)
         if self.least is not None:
-            lines[1:1] = memory_summary(self.least, self._unit_held(), unit, self._given_level(self.least))
+            lines[1:1] = self._memory_lines(self.least, unit)
         text, compiled = schedule_text(problem, state.best, self.name, lines, self.statements)
         program = compiled.program.with_partition(self.program.partition)
         hint = None if self.options.placements else uneven_ranks(problem)
         hints = [] if hint is None else [hint]
-        if self.least is not None and self.memory is not None:
-            hints.append(f"counted exactly, the rank that needs most needs {self.memory.needed(program):,} bytes")
-        return FoundOrder(state, self.least, program, text, lines, hints)
+        return FoundOrder(state, self.least if self.memory is None else None, program, text, lines, hints)
+
+    def _check_possible(self, makespan: int, bound: int, problem: Problem) -> None:
+        """Raise ChimeraError E002 if a lower bound of the makespan of all orders exceeds the given makespan."""
+        if bound <= makespan:
+            return
+        unit = "" if self.profile is None else " ms"
+        given, least = (exact_figure(x / problem.scale) for x in (makespan, bound))
+        whose = ", as the given order does" if self.options.makespan is None else ""
+        message = f"no order within the limits takes at most {given}{unit}{whose}: each takes at least {least}{unit}"
+        raise refuse("E002", message, help=f"give larger limits, or --makespan with more than {given}")
 
     def _given_order(self, problem: Problem) -> Order | None:
         """Return the order of the given schedule, also if it exceeds limits; None if tasks wait for each other in it."""
         return order_of(replace(problem, limits=(None,) * problem.ranks), self.given_program)
 
-    def _given_level(self, least: LeastMemory) -> int | None:
-        """Return the level of the given order; None if tasks wait for each other in it."""
-        order = self._given_order(least.levels.problem)
-        return None if order is None else least.levels.of(order)
+    def _memory_lines(self, least: LeastMemory, unit: str) -> list[str]:
+        """Return the lines of the summary about what the ranks hold.
 
-    def _unit_held(self) -> str:
-        """Return the unit of what a rank holds; '' if only the file of --costs knows it."""
-        if self.memory is not None:
-            return " bytes, as the search counts them"
-        return " activations" if self.given.activations is None else ""
+        Args:
+            unit: what follows a makespan.
+        """
+        makespan = f"{exact_figure(least.makespan / least.levels.problem.scale)}{unit}"
+        if least.level is None:
+            return [f"no order was found that takes at most {makespan}: this is the fastest that was found"]
+        if self.memory is None:
+            order = self._given_order(least.levels.problem)
+            given = None if order is None else least.levels.of(order)
+            return [memory_summary(least, makespan, given, self.given.activations is None)]
+        needed = self.memory.needed(self._compiled(least.state.problem, least.state.best))
+        given_needed = self.memory.needed(self.given_program)
+        return [
+            f"no rank needs more than {needed:,} bytes, for a makespan of at most {makespan}; given: {given_needed:,} bytes"
+        ]
 
     def _slower(self, state: State, memory: SearchMemory) -> FoundOrder:
         """Return the schedule with the fastest order that needs few enough bytes, of all that the last search has kept.
@@ -237,14 +279,6 @@ class OrderSearch:
             if memory.fits(found.program):
                 break
         return found
-
-
-def _check_possible(makespan: int, bound: int, problem: Problem) -> None:
-    """Raise ChimeraError E002 if a lower bound of the makespan of all orders exceeds the given makespan."""
-    if bound > makespan:
-        given, least = (figure(x / problem.scale) for x in (makespan, bound))
-        help = f"give --makespan {least} or more, or larger limits"
-        raise refuse("E002", f"no order within the limits takes at most {given}: the bound is {least}", help=help)
 
 
 def _rescaled(makespan: int, before: Problem, after: Problem) -> Fraction:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from decimal import Decimal
 from fractions import Fraction
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from chimerac.chimera_ir.counts import sizes_text
+from chimerac.chimera_ir.counts import count_text, sizes_text
 from chimerac.chimera_ir.files import write_stderr
 from chimerac.chimera_ir.numbers import number_text
 from chimerac.chimera_ir.program import Program
@@ -25,6 +26,16 @@ LINE_EVERY_S = 5.0  # the least time between two lines of progress, where there 
 def figure(value: Fraction) -> str:
     """Return the text of a time, with six significant digits."""
     return number_text(value, 6)
+
+
+def exact_figure(value: Fraction) -> str:
+    """Return the text of a time without rounding: a decimal number, or a fraction such as 44/3."""
+    denominator = value.denominator
+    while denominator % 2 == 0 or denominator % 5 == 0:
+        denominator //= 2 if denominator % 2 == 0 else 5
+    if denominator > 1:
+        return str(value)
+    return f"{Decimal(value.numerator) / Decimal(value.denominator):f}"
 
 
 def summary(
@@ -71,20 +82,19 @@ def summary(
     return lines
 
 
-def memory_summary(least: LeastMemory, unit_held: str, unit: str, given_level: int | None) -> list[str]:
-    """Return the lines about what the ranks hold, of a search for the least memory.
+def memory_summary(least: LeastMemory, makespan: str, given: int | None, in_activations: bool) -> str:
+    """Return the line about what the ranks hold, of a search that has found an order which is fast enough.
 
     Args:
-        unit_held, unit: what follows an amount that a rank holds, and a makespan.
-        given_level: what the given order holds; None if it cannot be run with the backwards of the search.
+        makespan: the most that an order may take, with its unit.
+        given: the most that a rank holds in the given order; None if that cannot be run with the backwards of the search.
+        in_activations: whether what a rank holds is a number of activations.
     """
-    makespan = f"{figure(least.makespan / least.levels.problem.scale)}{unit}"
-    given = "" if given_level is None else f"; the given order holds {given_level:,}"
-    if least.level is None:
-        return [f"no order was found that takes at most {makespan}: this is the fastest that was found"]
-    least_possible = least.ruled_out + 1
-    proof = "proved least" if least.is_proved else f"at least {least_possible:,} are needed"
-    return [f"no rank holds more than {least.level:,}{unit_held}: {proof} for a makespan of at most {makespan}{given}"]
+    assert least.level is not None, "an order was found"
+    held = count_text(least.level, "activation") if in_activations else f"{least.level:,}"
+    proof = "proved least" if least.is_proved else f"at least {least.ruled_out + 1:,} are needed"
+    by_given = "" if given is None else f"; the given order holds {given:,}"
+    return f"no rank holds more than {held}: {proof} for a makespan of at most {makespan}{by_given}"
 
 
 def uneven_ranks(problem: Problem) -> str | None:

@@ -10,7 +10,8 @@ from chimerac.chimera_ir.diagnostics import Span
 from chimerac.compiler.syntax import grammar
 from chimerac.compiler.syntax import nodes as n
 
-# Terminals. Each but RSQB can end an operand. RSQB ends the index of a pipe.
+# Terminals. Each but RSQB can end an operand. RSQB ends the index of a pipe, as in F down[i](s, m): as after a
+# name, no space is written before the ( after it.
 _OPERAND_ENDS = ("NAME", "INT", "RPAR", "RSQB")
 _PRODUCT, _SUM = ("*", "//", "%"), ("+", "-")
 
@@ -23,7 +24,7 @@ class Token:
         line, column: where it is in the source, from 1 and from 0.
         starts_unit: it begins a statement, clause, rule or action.
         starts_task: it begins a task of a listing.
-        ends_operand: its terminal is one of _OPERAND_ENDS, so a - after it subtracts.
+        ends_operand: its terminal is one of _OPERAND_ENDS, so a - after it subtracts, and a ( after it has no space before it.
         is_binary: it is a + or - between two operands.
         is_tight: no spaces are written around it, but a unary minus may have one before it (layout.py).
     """

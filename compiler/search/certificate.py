@@ -58,15 +58,16 @@ def certificate(state: State, schedule: str, digest: str, least: LeastMemory | N
 def _memory(least: LeastMemory | None) -> dict[str, Any] | None:
     """Return what is proved of the least memory; None if the objective is the makespan, or if no order is fast enough for it.
 
-    makespan: the most that an order may take. No order within ruled_out_limits takes so little time, and no order keeps a limit
-    below 0.
+    makespan is the most that an order may take. No order that keeps own_limits, and holds at most ruled_out on every rank,
+    takes so little time.
     """
     if least is None or least.level is None:
         return None
     return {
         "makespan": least.makespan,
         "proved_least": least.is_proved,
-        "ruled_out_limits": list(least.levels.problem_at(least.ruled_out).limits),
+        "own_limits": list(least.levels.problem.limits),
+        "ruled_out": least.ruled_out,
         "solver": None if least.below is None else _solver(least.below.solver_bound),
     }
 

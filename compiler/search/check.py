@@ -95,11 +95,7 @@ def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
         yield f"makespan: the certificate says {c['makespan']}, and the order takes {max(end.values())}"
     bound = c["solver"]["bound"] if c["solver"] else 0
     for r, tasks in enumerate(order):
-        now = peak = 0
-        for k, s, _ in tasks:
-            now += held[s] if k == "F" else 0
-            peak = max(peak, now)
-            now -= held[s] if k == last else 0
+        peak = _most_held(tasks, held, last)
         if limits[r] is not None and peak > limits[r]:
             yield f"rank {r}: its limit is {limits[r]}, and the order holds {peak}"
         if tasks:
@@ -133,28 +129,49 @@ def _wrong_memory(
 
     The other parameters are those of `_bound`.
     """
-    memory, held = c["memory"], c["activations"]
-    limits, makespan = memory["ruled_out_limits"], memory["makespan"]
-    if any(type(x) is not int for x in (*limits, makespan)) or len(limits) != len(order):
-        yield f"memory: expected an integer makespan, and an integer limit for each of {len(order)} ranks"
+    memory, held, ranks = c["memory"], c["activations"], len(order)
+    makespan, own, ruled_out = memory["makespan"], memory["own_limits"], memory["ruled_out"]
+    if any(type(x) is not int for x in (makespan, ruled_out, *own)) or len(own) != ranks:
+        yield f"memory: expected an integer makespan, an integer ruled_out, and an integer limit for each of {ranks} ranks"
         return
     if c["makespan"] > makespan:
         yield f"memory: an order may take {makespan}, and this one takes {c['makespan']}"
-    if memory["proved_least"] != all(x >= limit - 1 for x, limit in zip(limits, c["limits"], strict=True)):
+    most = [_most_held(tasks, held, kinds[-1]) for tasks in order]
+    for r, (limit, peak) in enumerate(zip(own, most, strict=True)):
+        if peak > limit:
+            yield f"memory: the own limit of rank {r} is {limit}, and the order holds {peak}"
+    if memory["proved_least"] != (ruled_out == max(most) - 1):
         claim = "" if memory["proved_least"] else "not "
-        yield f"memory: {claim}proved least, with the limits {c['limits']}, of which {limits} are ruled out"
+        yield f"memory: {claim}proved least; the order holds {max(most)} on a rank, and {ruled_out} is ruled out"
     bound = memory["solver"]["bound"] if memory["solver"] else 0
     for r, tasks in enumerate(order):
+        limit = min(own[r], ruled_out)
         of_micro_batches: dict[int, int] = {m: 0 for _, _, m in tasks}  # what each of them alone takes on this rank
         for k, s, m in tasks:
             of_micro_batches[m] += held[s] if k == "F" else 0
-        if max(of_micro_batches.values(), default=0) > limits[r]:
+        if max(of_micro_batches.values(), default=0) > limit:
             return  # not even one micro-batch at a time is possible
         if tasks:
-            found, _ = _bound(tasks, cost, c["links"], place, kinds, held, limits[r], top)
+            found, _ = _bound(tasks, cost, c["links"], place, kinds, held, limit, top)
             bound = max(bound, found["head"] + found["busy"] + found["tail"], found["residence"])
     if bound <= makespan:
-        yield f"memory: with the limits {limits} an order takes at least {bound}, which does not exceed {makespan}"
+        yield f"memory: an order that holds at most {ruled_out} takes at least {bound}, which does not exceed {makespan}"
+
+
+def _most_held(tasks: Sequence[Task], held: Sequence[int], last: str) -> int:
+    """Return the most that a rank holds at once.
+
+    Args:
+        tasks: of the rank.
+        held: what each stage holds for a micro-batch.
+        last: the kind of task that frees a micro-batch.
+    """
+    now = peak = 0
+    for k, s, _ in tasks:
+        now += held[s] if k == "F" else 0
+        peak = max(peak, now)
+        now -= held[s] if k == last else 0
+    return peak
 
 
 def _wrong_tasks(
@@ -245,7 +262,9 @@ def solver_bounds(c: dict[str, Any]) -> list[tuple[int, list[int]]]:
     """
     bounds = [(c["solver"]["bound"], c["limits"])] if c["solver"] else []
     memory = c.get("memory")
-    return [*bounds, (memory["solver"]["bound"], memory["ruled_out_limits"])] if memory and memory["solver"] else bounds
+    if memory and memory["solver"]:
+        bounds.append((memory["solver"]["bound"], [min(x, memory["ruled_out"]) for x in memory["own_limits"]]))
+    return bounds
 
 
 def proves(c: dict[str, Any], program: Program, bound: int, limits: Sequence[int], seconds: float) -> bool:
@@ -321,11 +340,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if found:
         return 1
     print(f"makespan {content['makespan']}, bound {content['bound']}: both hold, and so do the limits")
+    is_solved = options.solve is not None
+    if content["solver"] and not is_solved:
+        print(f"the bound of the solver, {content['solver']['bound']}, was not proved again: --solve SECONDS")
     if memory := content.get("memory"):
-        least = ", so this order holds the least" if memory["proved_least"] else ""
-        print(f"within the limits {memory['ruled_out_limits']} no order takes at most {memory['makespan']}{least}")
-    for bound, _ in bounds if options.solve is None else []:
-        print(f"the bound of the solver, {bound}, was not proved again: --solve SECONDS")
+        claim = f"no order that holds at most {memory['ruled_out']} on every rank takes at most {memory['makespan']}"
+        least = ", so this one holds the least" if memory["proved_least"] else ""
+        is_open = memory["solver"] and not is_solved
+        print(f"the solver's claim was not proved again (--solve SECONDS): {claim}{least}" if is_open else f"{claim}{least}")
     return 0
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -68,11 +68,12 @@ class LeastMemory:
     """What a search for the least memory knows.
 
     Attributes:
-        makespan: the longest that an order may take.
+        makespan: the most that an order may take.
         state: with the best order, in the problem with the limits of its level.
         level: of this order; None if no order was found that takes at most `makespan`.
         ruled_out: a level on which no order takes at most `makespan`.
         below: what a search knows of this level; None if not even one micro-batch at a time fits there.
+        reached: all orders that were found and take at most `makespan`.
     """
 
     levels: Levels
@@ -81,6 +82,7 @@ class LeastMemory:
     level: int | None = None
     ruled_out: int = -1
     below: State | None = None
+    reached: list[Named] = field(default_factory=list)
 
     @property
     def is_proved(self) -> bool:
@@ -88,7 +90,7 @@ class LeastMemory:
         return self.level is not None and self.level == self.ruled_out + 1
 
     def keep(self, order: Order, by: str) -> None:
-        """Make an order the best one.
+        """Make an order that takes at most `makespan` the best one.
 
         Args:
             by: in words, what found it.
@@ -97,7 +99,7 @@ class LeastMemory:
         problem = self.levels.problem_at(self.level)
         within_level = Order.of(problem, order.sequence, order.length)
         assert within_level is not None, "an order keeps the limits of its level"
-        self.state = State(problem, rank_bounds(problem))
+        self.state = State(problem, rank_bounds(problem), is_interrupted=self.state.is_interrupted)
         self.state.offer(within_level, by)
 
     def rule_out(self, level: int, state: State | None = None) -> None:
@@ -156,12 +158,18 @@ def least_memory(
     found = LeastMemory(levels, makespan, state)
     if state.best is None or not state.reaches_goal:
         return found
-    found.keep(state.best, state.best_by)
+    if all(order is not state.best for _, order in tried):
+        tried.append((state.best_by, state.best))
+    found.reached += [(name, order) for name, order in tried if order.makespan <= makespan]
+    by, best = min(found.reached, key=lambda named: levels.of(named[1]))
+    found.keep(best, by)
     try:
         _descend(found, tried, left, seed, report)
         if found.is_proved and left() > 0 and not found.state.is_proved:
             assert found.state.best is not None, "an order was kept"
             state = search(found.state.problem, [(found.state.best_by, found.state.best)], left(), seed)
+            assert state.best is not None, "a search ends with an order"
+            found.reached.append((state.best_by, state.best))
             state.known, found.state = None, state
     except KeyboardInterrupt:
         found.state.is_interrupted = True
@@ -197,6 +205,7 @@ def _descend(
         )
         if state.best is not None and state.reaches_goal:
             tried.append((state.best_by, state.best))
+            found.reached.append((state.best_by, state.best))
             found.keep(state.best, state.best_by)
         else:
             failed = max(failed, level)

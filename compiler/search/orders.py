@@ -112,7 +112,7 @@ def search(
         for name, order in known:
             if state.offer(order, name):
                 state.known = (order.makespan, name)
-            if left() <= 0 or state.is_settled:
+            if left() <= 0:
                 break
         state.offer(one_after_another(problem), "one micro-batch after another")
         if state.is_settled:

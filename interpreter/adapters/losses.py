@@ -94,6 +94,6 @@ def check_sum(name: str, loss: Callable[[Values, Values], Values], outputs: Sequ
             raise refuse(
                 "E856",
                 f"the loss of --model {name} is a mean: one sample gives {first:.4g}, and the same sample twice {second:.4g}",
-                notes=("a run divides the loss by the number of all targets of an iteration",),
+                notes=("a run divides the loss by the number of all valid targets of an iteration",),
                 help="return the sum over the samples: most losses of torch do with reduction='sum'",
             )

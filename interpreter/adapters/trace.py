@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import os
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -179,7 +180,7 @@ def trace(
 
 def line_of(error: Exception) -> tuple[str, ...]:
     """Return the line of the model's own code where an error was raised, as a note; no note if there is no such line."""
-    others = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    others = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))
     lines = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(others)]
     return (f"{short_path(lines[-1].filename)}:{lines[-1].lineno}: {lines[-1].line}",) if lines else ()
 

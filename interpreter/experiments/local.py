@@ -153,7 +153,7 @@ def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: boo
     left = [run for run in runs if state_of(run) in (*states, "running")]
     progress = Progress(runs)
     while left:
-        # The first run that is not being executed elsewhere. It is executed here, unless another runner has just done that.
+        # The first run that is not being executed elsewhere. It is executed here if its state is still one of `states`.
         ended = next((run for run in left if _execute_if_free(run, states, left, progress, discard, minutes)), None)
         if ended is None:
             break  # other runners execute all that is left

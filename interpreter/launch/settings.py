@@ -91,7 +91,7 @@ class RunSettings:
         None, DATA, "a tokenizer.json, or a folder with one (default: texts are bytes)", "PATH", folder="data_dir"
     )
     text_column: str = option("text", DATA, "the column of hf:FOLDER that has the texts", "NAME")
-    augment: bool = option(False, DATA, "move and mirror the images to train on, each time in another way")
+    augment: bool = option(False, DATA, "move the images to train on, and mirror those of cifar10, each time in another way")
     data_dir: Path | None = option(
         None,
         DATA,

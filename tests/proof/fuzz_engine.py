@@ -88,7 +88,7 @@ class Log:
     Attributes:
         failures: by name, what failed; the name is part of the name of the input's file.
         slowest_s, slowest_input: the processor time of the slowest input, and this input.
-        corpus_size: inputs in the corpus.
+        corpus_size: inputs in the corpus at the end; 0 with atheris, whose own output says it.
         written: when the log was last written.
     """
 

@@ -119,7 +119,7 @@ class WithExtraState(nn.Linear):
         return {"calls": 3}
 
 
-def test_extra_state_of_modules_is_not_in_the_state() -> None:
+def test_extra_state_that_is_no_tensor_is_not_in_the_state() -> None:
     program = compile_schedule("1f1b", {"D": 2, "N": 2}).program
     model = net()
     model.first = WithExtraState(WIDTH, WIDTH)

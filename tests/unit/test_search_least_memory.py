@@ -38,7 +38,8 @@ def test_a_result_holds_less_and_takes_no_longer_than_the_given_order(
     assert certificate["memory"]["proved_least"] and certificate["limits"] == [max(peaks(found).activations)] * 4
     assert certificate["memory"]["makespan"] == simulate(given).makespan
     assert check.main([str(written / "lean.json"), str(written / "lean.sched")]) == 0
-    assert "so this order holds the least" in capsys.readouterr().out
+    claim = "no order that holds at most 3 on every rank takes at most 33, so this one holds the least"
+    assert f"the solver's claim was not proved again (--solve SECONDS): {claim}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -47,12 +48,10 @@ def test_a_result_holds_less_and_takes_no_longer_than_the_given_order(
         ("makespan", lambda c: c["makespan"] - 1, "an order may take "),
         ("makespan", lambda c: 10**6, "which does not exceed 1000000"),
         ("proved_least", lambda c: not c["memory"]["proved_least"], "memory: not proved least"),
-        (
-            "ruled_out_limits",
-            lambda c: [x - 1 for x in c["memory"]["ruled_out_limits"]],
-            "memory: proved least, with the limits",
-        ),
-        ("ruled_out_limits", lambda c: c["limits"][1:], "an integer limit for each of 4 ranks"),
+        ("ruled_out", lambda c: c["memory"]["ruled_out"] - 1, "memory: proved least; the order holds 4 on a rank, and 2 is"),
+        ("ruled_out", lambda c: 4, "memory: proved least; the order holds 4 on a rank, and 4 is ruled out"),
+        ("own_limits", lambda c: c["limits"][1:], "an integer limit for each of 4 ranks"),
+        ("own_limits", lambda c: [3, 8, 8, 8], "the own limit of rank 0 is 3, and the order holds 4"),
         ("solver", lambda c: None, "which does not exceed"),
     ],
 )
@@ -72,7 +71,7 @@ def test_what_the_solver_ruled_out_is_ruled_out_again(
     certificate = json.loads((written / "lean.json").read_text())
     assert check.main([str(written / "lean.json"), str(written / "lean.sched"), "--solve", "60"]) == 0
     assert "was not proved again" not in capsys.readouterr().out
-    certificate["memory"] |= {"ruled_out_limits": certificate["limits"]}  # the found order is within them
+    certificate["memory"] |= {"ruled_out": 4, "proved_least": False}  # the found order holds 4
     (tmp_path / "lean.json").write_text(json.dumps(certificate))
     assert check.main([str(tmp_path / "lean.json"), str(written / "lean.sched"), "--solve", "60"]) == 1
     assert "the solver does not prove its bound" in capsys.readouterr().out
@@ -89,7 +88,12 @@ def test_bytes_are_those_of_the_compiled_result(tmp_path: Path, capsys: pytest.C
         model = find_model("gpt-nano", program.header.samples)
         program = program.with_partition(partition_for(None, model, stages=4))
         needed.append(max(x.peak for x in held_bytes(program, model, state_of("adamw", zero=False)).ranks))
-    assert needed[0] < needed[1] and f"the rank that needs most needs {needed[0]:,} bytes" in shown
+    assert needed[0] < needed[1]
+    assert f"no rank needs more than {needed[0]:,} bytes, for a makespan of at most 33; given: {needed[1]:,} bytes" in shown
+    assert "proved least" not in shown and json.loads((tmp_path / "lean.json").read_text())["memory"] is None
+    assert main(["search", *words, "--time", "2", "--memory", str(needed[0])]) == 0  # so many bytes are enough
+    assert main(["search", *words, "--time", "2", "--memory", "4000000"]) == 2
+    assert "takes at most 33 within --memory: the best one needs" in capsys.readouterr().err
 
 
 def test_more_memory_is_found_if_the_makespan_shall_be_shorter(tmp_path: Path) -> None:
@@ -118,11 +122,13 @@ def test_if_no_order_is_fast_enough_the_fastest_is_written(tmp_path: Path, capsy
         (["--makespan", "0"], "--makespan 0: expected a number above 0"),
         (["--makespan", "1e999999999"], "--makespan 1e999999999: expected a number above 0"),
         (["--makespan", "1/0"], "--makespan 1/0: expected a number above 0"),
-        (["--makespan", "12"], "no order within the limits takes at most 12: the bound is 26"),
-        (["--makespan", "34", "--limit", "1"], "no order within the limits takes at most 34: the bound is "),
+        (["--makespan", "12"], "no order within the limits takes at most 12: each takes at least 26"),
+        (["--makespan", "34", "--limit", "1"], "no order within the limits takes at most 34: each takes at least "),
         (["--placements"], "leave out --objective memory"),
         (["--model", "gpt-nano", "--limit", "3"], "--model and --limit both say what a rank may hold"),
-        (["--optimizer", "adamw"], "--optimizer is for --memory"),
+        (["--optimizer", "adamw"], "--optimizer is for --memory: give it, too, or --model"),
+        (["--limit", "2"], "takes at most 33, as the given order does: each takes at least "),
+        (["--hop", "1/7", "--makespan", "3"], "takes at most 3: each takes at least 188/7"),
         (["--texts"], "--objective is for a search of orders"),
         (["--objective", "makespan", "--makespan", "40"], "--makespan is for --objective memory: give it, too"),
     ],

@@ -1,0 +1,45 @@
+"""Ctrl-C while packages are loaded takes effect afterwards; a second one at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from chimerac.compiler.command.interrupts import interrupts_deferred
+
+
+def test_a_ctrl_c_takes_effect_at_the_end() -> None:
+    before, is_complete = signal.getsignal(signal.SIGINT), False
+    with pytest.raises(KeyboardInterrupt), interrupts_deferred():
+        signal.raise_signal(signal.SIGINT)
+        is_complete = True
+    assert is_complete and signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_ctrl_c_takes_effect_at_once() -> None:
+    is_complete = False
+    with pytest.raises(KeyboardInterrupt), interrupts_deferred():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        is_complete = True
+    assert not is_complete
+
+
+def test_an_error_inside_is_raised_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError), interrupts_deferred():
+        raise ZeroDivisionError
+
+
+def test_other_threads_do_without() -> None:
+    entered: list[bool] = []
+
+    def enter() -> None:
+        with interrupts_deferred():
+            entered.append(True)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert entered == [True]

@@ -40,11 +40,9 @@ def makespan(
     """Return the time at which all tasks and all-reduces have ended on the machine of the header.
 
     Args:
-        costs: by the kind of task, such as FWD; the same for every stage.
-        hop: the duration of a transfer.
-        network: used instead of the hop.
-
-    Each defaults to the program's own.
+        costs: by the kind of task, such as FWD; the same for every stage; by default the program's own.
+        hop: the duration of a transfer; by default the program's own.
+        network: used instead of the hop. None: every message takes the hop, and all-reduces take no time.
 
     Raises AssertionError if the ranks deadlock.
     """

@@ -1,4 +1,4 @@
-"""hypothesis strategies: schedules of the order forms `greedy` and `listing`, with the expected result of compiling them."""
+"""hypothesis strategies: schedules of the order forms `greedy` and `listing`, some with what must hold of their programs."""
 
 from __future__ import annotations
 

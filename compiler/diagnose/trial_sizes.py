@@ -16,9 +16,10 @@ from chimerac.compiler.resolve.resolve import resolve
 from chimerac.compiler.resolve.values import parameter_values
 from chimerac.compiler.syntax import nodes as n
 
-# With more tasks than this at the given size, edits are tried only there. Other sizes are left out if they have more tasks.
+# With more tasks than this at the given size, edits are tried only there. Other sizes but the doubled one are left out if they
+# have more tasks.
 MAX_TASKS_FOR_LARGER_SIZE = 20_000
-MAX_DIFFERENT = 2  # at most so many sizes are tried in which two parameters have another ratio than in the given size
+MAX_DIFFERENT = 2  # at most so many sizes are tried in which one parameter is two or three times as large
 
 Sizes = Mapping[str, int]
 
@@ -109,7 +110,7 @@ def _with_other_ratios(given: Header, names: Sequence[str], header_at: Callable[
     headers.sort(
         key=lambda x: (x[1].ranks, x[1].stages) != (given.ranks, given.stages) or x[1].micro_batches <= given.micro_batches
     )
-    same = {*combinations(sorted(names), 2)}  # pairs of parameters with one ratio at all sizes so far
+    same = {*combinations(sorted(names), 2)}  # pairs of parameters with one ratio in the given header and in those found
     found: list[Header] = []
     for name, header in headers:
         if len(found) < MAX_DIFFERENT and any(name in pair for pair in same):

@@ -70,7 +70,8 @@ class Agent(LocalElasticAgent):
         result: RunResult = super()._monitor_workers(worker_group)
         if result.failures:
             files = {} if self._pcontext is None else self._pcontext.error_files
-            text, limit = message(result.failures, files), worker_group.spec.max_restarts
+            text = message(result.failures, files, is_only_host=worker_group.group_world_size == 1)
+            limit = worker_group.spec.max_restarts
             Agent.has_reported = True
             if first_failure(result.failures)[1].exitcode == STOPPED:
                 self._remaining_restarts = 0
@@ -99,12 +100,13 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessF
     return next(iter(failures.items()))
 
 
-def message(failures: Mapping[int, ProcessFailure], error_files: Mapping[int, str]) -> str:
+def message(failures: Mapping[int, ProcessFailure], error_files: Mapping[int, str], is_only_host: bool = False) -> str:
     """Return the message of the job, for ranks that have failed; an empty text if a rank has printed it or will.
 
     Args:
         failures: by rank, in the order in which the agent noticed them.
         error_files: the paths of the error files, by local rank.
+        is_only_host: whether all ranks of the job are on this host.
     """
     rank, failure = first_failure(failures)
     reports = [_extra(f.error_file_data) for f in failures.values()]
@@ -117,8 +119,8 @@ def message(failures: Mapping[int, ProcessFailure], error_files: Mapping[int, st
         return f"error: rank {rank}{place}: killed by {failure.signal_name()}{hint}\n"
     if texts:
         return f"{texts[0]}\n"
-    if any(_position(error_files.get(f.local_rank)) for f in failures.values()):
-        return ""  # these ranks had connected to the others, and a rank of another host reports
+    if not is_only_host and any(_position(error_files.get(f.local_rank)) for f in failures.values()):
+        return ""  # these ranks had begun to connect to the others: a rank of another host that lost them will report
     return f"error: rank {rank} ended with exit code {failure.exitcode}\n"
 
 

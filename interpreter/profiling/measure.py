@@ -122,7 +122,8 @@ def profile_of(choice: Choice, transport: Processes) -> Profile:
         hardware=f"{', '.join(parts)}; {choice.device}",
         processes=transport.world,
         versions=versions(),
-        source=f"python -m chimerac.interpreter.profiling: medians of {choice.repeats} iterations, means of all ranks",
+        source=f"python -m chimerac.interpreter.profiling: medians of {choice.repeats} iterations; layers: means of all ranks; "
+        "links and all-reduces: rank 0",
         overhead=overhead,
         layers=layer_bytes(descriptions[0], OPTIMIZERS[choice.optimizer]),
         sizes=tuple(sizes),

@@ -31,7 +31,7 @@ class Draws:
 
 
 # Two values: a function, and the number of a micro-batch. The function takes this number and returns the draws of the
-# micro-batch. Only layers that draw call it.
+# micro-batch. It is called by layers that draw, and by TimedStage (training/timed.py), which reads the numbers of the samples.
 # Each thread has its own value, because the ranks of the loopback are threads of one process.
 _current: ContextVar[tuple[Callable[[int], Draws], int]] = ContextVar("draws")
 

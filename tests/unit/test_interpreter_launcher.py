@@ -76,6 +76,16 @@ def test_a_script_that_ends_without_a_message_is_reported_with_its_exit_code(fai
     assert launcher.message(*failed_ranks((3, "", False))) == "error: rank 0 ended with exit code 3\n"
 
 
+@pytest.mark.parametrize("is_only_host", [False, True])
+def test_a_rank_that_ends_without_a_message_after_it_has_connected_is_reported_by_other_hosts_if_there_are_any(
+    is_only_host: bool, failed_ranks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_position", lambda path: [0])
+    failures, files = failed_ranks((3, "", False), (3, "", False))
+    expected = "error: rank 0 ended with exit code 3\n" if is_only_host else ""
+    assert launcher.message(failures, files, is_only_host) == expected
+
+
 def test_the_error_file_has_the_form_that_torchrun_reads(failed_ranks: Any) -> None:
     failed, _ = failed_ranks((1, "Traceback ...\nerror: rank 0, instruction 2: FWD: no such token\n", True))
     assert failed[0].message["message"] == "error: rank 0, instruction 2: FWD: no such token"

@@ -193,7 +193,7 @@ def test_only_the_start_of_a_large_program_is_sent(server: Playground) -> None:
 def test_a_finding_has_its_place_its_help_and_the_sliders(server: Playground) -> None:
     _, answer = posted(server, "draw", text=TEXT.replace("param N", "parm N"), parameters={})
     assert [(x["code"], x["place"], x["help"]) for x in answer["findings"]] == [
-        ("E102", [15, 1, 15, 5], "did you mean 'param'?")
+        ("E102", [16, 1, 16, 5], "did you mean 'param'?")
     ]
     _, answer = posted(server, "draw", text=TEXT, parameters={"N": 5})
     assert answer["findings"][0]["code"] == "E210"

@@ -127,7 +127,7 @@ def test_hover_and_click_show_what_an_instruction_waits_for(opened: Opener) -> N
     page.mouse.move(*place(page, row))
     tip = page.locator("#tip").inner_text()
     assert tip.startswith("BWD up[0] s2 m2") and "waits for B2 on rank 0" in tip and "message on its way 1" in tip
-    assert "line 24: B(s, m) at" in tip  # of schedules/chimera.sched
+    assert "line 25: B(s, m) at" in tip  # of schedules/chimera.sched
     page.mouse.click(*place(page, row))
     details = page.locator("#details").inner_text()
     assert page.evaluate(ROW) == row and "rank 1, instruction 16" in details and "(decides the start)" in details

@@ -165,7 +165,7 @@ def least_memory(
     found.keep(best, by)
     try:
         _descend(found, tried, left, seed, report)
-        if found.is_proved and left() > 0 and not found.state.is_proved:
+        if found.is_proved and left() > 0 and not (found.state.is_proved or found.state.is_interrupted):
             assert found.state.best is not None, "an order was kept"
             state = search(found.state.problem, [(found.state.best_by, found.state.best)], left(), seed)
             assert state.best is not None, "a search ends with an order"
@@ -189,7 +189,7 @@ def _descend(
     step = min((x for x in levels.problem.activations if x), default=1)  # below this, two levels hardly differ
     found.rule_out(levels.ruled_out(found.makespan, found.level))
     failed = found.ruled_out  # the highest level on which no order was found
-    while left() > 0 and not found.is_proved:
+    while left() > 0 and not (found.is_proved or found.state.is_interrupted):
         if failed >= found.level - 1:
             failed, seconds = found.ruled_out, LONGER * seconds
         level = found.level - 1 if found.level - failed <= step else (found.level + failed) // 2
@@ -211,10 +211,8 @@ def _descend(
             failed = max(failed, level)
             if state.bound > found.makespan:
                 found.rule_out(level, state)
+        found.state.is_interrupted |= state.is_interrupted
         report(found)
-        if state.is_interrupted:
-            found.state.is_interrupted = True
-            return
 
 
 def _within(problem: Problem, orders: Iterable[Named]) -> Iterator[Named]:

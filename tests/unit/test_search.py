@@ -13,6 +13,7 @@ from chimerac.compiler.search.bounds import rank_bounds
 from chimerac.compiler.search.least_memory import Levels, least_memory
 from chimerac.compiler.search.orders import search
 from chimerac.compiler.search.problem import Pipe, Problem
+from chimerac.compiler.search.sequences import Order
 from tests.helpers_search import two_pipes
 
 Task = tuple[int, int, int, str]  # pipe, stage, micro-batch, kind
@@ -126,6 +127,19 @@ def test_the_search_proves_the_least_memory_that_brute_force_finds(seed: int) ->
     assert found.is_proved or any(0 in column for column in problem.durations)
     assert found.state.best is not None and found.state.best.makespan <= makespan
     assert levels.of(found.state.best) == least
+
+
+def test_ctrl_c_among_the_known_orders_ends_the_search() -> None:
+    problem = two_pipes(ranks=4, total=8, kinds="FIW", hop=1, unit=10)
+    order = search(problem, known=[], seconds=1).best
+    assert order is not None
+
+    def known() -> Iterator[tuple[str, Order]]:
+        yield "given", order
+        raise KeyboardInterrupt
+
+    found = least_memory(Levels(problem, (0,) * 4), order.makespan, known(), seconds=600)
+    assert found.state.is_interrupted and found.level is not None
 
 
 def test_without_an_order_that_is_fast_enough_the_fastest_is_returned() -> None:

@@ -220,9 +220,8 @@ def _check_memory_options(options: argparse.Namespace) -> None:
     counts_bytes = options.memory is not None or (is_objective and options.model is not None)
     if not counts_bytes:
         if options.optimizer is not None or options.zero:
-            option, more = "--zero" if options.zero else "--optimizer", ""
-            if is_objective:
-                option, more = option, ", or --model, whose bytes are then counted"
+            option = "--zero" if options.zero else "--optimizer"
+            more = ", or --model, whose bytes are then counted" if is_objective else ""
             raise refuse("E002", f"{option} is for --memory: give it, too{more}")
         if options.model is not None and options.profile is None:
             raise refuse("E002", "--model alone changes nothing in a search: give --profile NAME, too, or --memory")

@@ -90,7 +90,7 @@ class SearchMemory:
 
     def fits(self, program: Program) -> bool:
         """Return whether every rank of a found program needs at most the bytes of --memory."""
-        return not any(excess(program, self.model, self.state, self.most))
+        return self.needed(program) <= self.most
 
     def check(self, program: Program) -> None:
         """Raise ChimeraError E002 if a rank needs more than the bytes of --memory.

@@ -126,8 +126,7 @@ class OrderSearch:
         progress.close()
         if placed.problem.pipes == problem.pipes:
             return
-        _, compiled = schedule_text(placed.problem, placed.order, self.name, [], self.statements)
-        self.program = compiled.program.with_partition(self.program.partition)
+        self.program = self._compiled(placed.problem, placed.order)
         self.memory = SearchMemory.of(self.program, self.profile, self.options, SPLIT[self.options.backward])
         self.given = given_of(placed.problem)
         if self.profile is not None:  # other stages send messages over each link
@@ -175,10 +174,10 @@ class OrderSearch:
             exact = [memory.needed(self._compiled(levels.problem, order)) for _, order in candidates]
             by, order = candidates[exact.index(min(exact))]
             least.keep(order, by)
-        found = self._compiled(least.state.problem, least.state.best)
-        if not memory.fits(found):
-            scale, needed = least.levels.problem.scale, memory.needed(found)
-            message = f"no order was found that takes at most {exact_figure(least.makespan / scale)} within --memory"
+        needed = memory.needed(self._compiled(least.state.problem, least.state.best))
+        if needed > memory.most:
+            makespan = exact_figure(least.makespan / least.levels.problem.scale)
+            message = f"no order was found that takes at most {makespan} within --memory"
             help = "give more bytes, a longer --makespan, or more --time"
             raise refuse("E002", f"{message}: the best one needs {needed:,} bytes", help=help)
         return least.state

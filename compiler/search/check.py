@@ -105,7 +105,7 @@ def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
                 yield f"rank {r}: the certificate says {said}, and the rank has {found}"
             else:
                 yield from _wrong_tasks(said, times, program)
-            bound = max(bound, found["head"] + found["busy"] + found["tail"], found["residence"])
+            bound = max(bound, _value(found))
     if c["bound"] > bound or c["proved_optimal"] != (c["bound"] >= c["makespan"]):
         claim = f"{c['bound']}, {'' if c['proved_optimal'] else 'not '}proved optimal"
         yield f"bound: the certificate says {claim}, for the makespan {c['makespan']}; its ranks and its solver give {bound}"
@@ -153,9 +153,14 @@ def _wrong_memory(
             return  # not even one micro-batch at a time is possible
         if tasks:
             found, _ = _bound(tasks, cost, c["links"], place, kinds, held, limit, top)
-            bound = max(bound, found["head"] + found["busy"] + found["tail"], found["residence"])
+            bound = max(bound, _value(found))
     if bound <= makespan:
         yield f"memory: an order that holds at most {ruled_out} takes at least {bound}, which does not exceed {makespan}"
+
+
+def _value(found: Mapping[str, int]) -> int:
+    """Return the bound of the makespan that follows from what `_bound` found for a rank."""
+    return max(found["head"] + found["busy"] + found["tail"], found["residence"])
 
 
 def _most_held(tasks: Sequence[Task], held: Sequence[int], last: str) -> int:

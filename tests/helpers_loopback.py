@@ -92,14 +92,16 @@ def rank_of(program: Program, model: Model, iterations: int = 1) -> Callable[[Tr
 
     def run_rank(transport: Transport) -> RankResult:
         transport.connect(program)
-        stages = stages_of(program, parts, transport.rank, SEED)
+        stages = {s: m.to(transport.device) for s, m in stages_of(program, parts, transport.rank, SEED).items()}
         executor = Executor(program, model, stages, parts.boundary_table, transport)
         loss_of_last = 0.0
         for iteration in range(iterations):
             for stage in stages.values():
                 stage.zero_grad()
             loss_of_last = executor.run(batch_of(program, transport.rank // h.ranks, iteration))
-        grads = {s: [torch.zeros_like(p) if p.grad is None else p.grad for p in m.parameters()] for s, m in stages.items()}
+        grads = {
+            s: [(torch.zeros_like(p) if p.grad is None else p.grad).cpu() for p in m.parameters()] for s, m in stages.items()
+        }
         return RankResult(loss_of_last, grads, executor)
 
     return run_rank
@@ -159,16 +161,22 @@ def differences_of_rank(program: Program, model: Model, result: RankResult, iter
 
 
 def run_and_compare(
-    program: Program, model: Model, seed: int, machine: Machine | None = None, every_post: bool = False, iterations: int = 1
+    program: Program,
+    model: Model,
+    seed: int,
+    machine: Machine | None = None,
+    every_post: bool = False,
+    iterations: int = 1,
+    device: torch.device | None = None,
 ) -> list[RankResult]:
     """Run a program, and check that the loss and the gradients of its last iteration are those of one process.
 
     Args:
-        seed, machine, every_post: as in `run_in_loopback`; the seed is that of the order in which ranks run.
+        seed, machine, every_post, device: as in `run_in_loopback`; the seed is that of the order in which ranks run.
 
     Raises StuckError if the program deadlocks.
     """
-    results = run_in_loopback(program, rank_of(program, model, iterations), seed, machine, every_post)
+    results = run_in_loopback(program, rank_of(program, model, iterations), seed, machine, every_post, device)
     wrong = list(differences(program, model, results, iterations - 1))
     assert not wrong, f"{program.header.schedule}, seed {seed}, machine {machine}: {wrong}"
     return results

@@ -63,6 +63,7 @@ class Instant:
     """
 
     waited_ns = 0
+    rehearsal = waits_of_gpu = None
 
     def __init__(self, rank: int, world: int, device: torch.device = CPU) -> None:
         self.rank, self.world, self.device = rank, world, device

@@ -113,7 +113,8 @@ class LayerBench:
         self._layers = _Passes(stages, boundaries, model, batch, device)
         zeros = _micro_batch(inputs=(torch.zeros(1),), targets=(torch.zeros(1),), fields={}, samples=1)
         self._rounds: list[tuple[Seconds, Seconds]] = []  # of each iteration: the times of the layers and of the empty stages
-        self._empty = _Passes([Stage([_Empty()]) for _ in range(3)], [(_NUMBER,)] * 3, _Sum(), zeros, device)
+        empty_stages = [Stage([_Empty()]).to(device) for _ in range(3)]
+        self._empty = _Passes(empty_stages, [(_NUMBER,)] * 3, _Sum(), zeros, device)
 
     def measure(self, repeats: int, before_each: Callable[[], None] = lambda: None) -> MeasuredLayers:
         """Return the medians of `repeats` iterations after a warm-up.
@@ -210,7 +211,7 @@ class _Passes:
         batch: TensorBatch,
         device: torch.device,
     ) -> None:
-        self._iteration, self._batch = Iteration(objective, device), batch
+        self._iteration, self._batch = Iteration(objective, device, time.perf_counter_ns), batch
         self._full = _works(stages, boundaries, self._iteration)
         self._split = _works(stages, boundaries, self._iteration)
         for work in self._split:

@@ -8,11 +8,12 @@ samples are numbered.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from chimerac.interpreter.runtime.draws import Draws
@@ -159,3 +160,47 @@ class TensorBatch:
     def draws(self, micro_batch: int) -> Draws:
         """Return what a micro-batch's random numbers depend on."""
         return self._draws[micro_batch]
+
+
+@dataclass
+class Reads:
+    """What one rank reads of each batch.
+
+    Attributes:
+        inputs, targets: the micro-batches whose inputs or targets it reads.
+        fields: the fields that it reads, each as micro-batch and name.
+    """
+
+    inputs: set[int] = field(default_factory=set)
+    targets: set[int] = field(default_factory=set)
+    fields: set[tuple[int, str]] = field(default_factory=set)
+
+
+class Pinned:
+    """What a rank reads of a batch, in pinned host memory, from which copies to a GPU do not block the process.
+
+    All of it is copied there at once, before the stream runs. Tensors that are on a GPU already stay there.
+    """
+
+    def __init__(self, batch: MicroBatches, reads: Reads) -> None:
+        self.divisors, self.draws = batch.divisors, batch.draws
+        self._inputs = {m: _pinned(batch.inputs(m)) for m in sorted(reads.inputs)}
+        self._targets = {m: _pinned(batch.targets(m)) for m in sorted(reads.targets)}
+        self._fields = {(m, name): _pinned([batch.field(m, name)])[0] for m, name in sorted(reads.fields)}
+
+    def inputs(self, micro_batch: int) -> Values:
+        """Return the inputs of a micro-batch."""
+        return self._inputs[micro_batch]
+
+    def targets(self, micro_batch: int) -> Values:
+        """Return the targets of a micro-batch."""
+        return self._targets[micro_batch]
+
+    def field(self, micro_batch: int, name: str) -> Tensor:
+        """Return a field of a micro-batch."""
+        return self._fields[micro_batch, name]
+
+
+def _pinned(tensors: Iterable[Tensor]) -> Values:
+    """Return the tensors in pinned memory. Pinned ones are copied too: their owner may overwrite them during the step."""
+    return tuple([t if t.is_cuda else torch.empty(t.shape, dtype=t.dtype, pin_memory=True).copy_(t) for t in tensors])

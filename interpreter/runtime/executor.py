@@ -18,8 +18,8 @@ before the first call and after each.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import assert_never
 
@@ -45,6 +45,8 @@ from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textline import instruction_text
 from chimerac.interpreter.errors import RankError
 from chimerac.interpreter.runtime.batch import MicroBatches
+from chimerac.interpreter.runtime.buffers import unchanged_buffers
+from chimerac.interpreter.runtime.device_clock import clock_of
 from chimerac.interpreter.runtime.messages import Boundary, Layout, with_gradient
 from chimerac.interpreter.runtime.model import Objective, Stage, Values
 from chimerac.interpreter.runtime.overlap import SecondStream, on_streams, second_stream_of
@@ -102,7 +104,8 @@ class Executor:
             for name, parameters in trained.items()
         }
         self.store = Store()
-        self.iteration = Iteration(objective, transport.device, evaluates=program.header.kind == "evaluation")
+        self._clock = clock_of(transport.device)
+        self.iteration = Iteration(objective, transport.device, self._clock.read, evaluates=program.header.kind == "evaluation")
         self.work: dict[tuple[int, int, int], Work] = {}
         self.collectives: list[Pending] = []
         self._program_key = transport.progress.add(program)
@@ -122,10 +125,11 @@ class Executor:
             self._epilogue = partial(_in_range, "epilogue", self._finish)
         self._is_task = np.array([isinstance(i, Task) for i in self.stream], bool)
         self._is_reduction = [isinstance(i, AllReduce) for i in self.stream]
-        # The clock, and how long the transport had waited in all, in nanoseconds: at the start, after each instruction, and
-        # after `_finish`.
+        # The readings of the clock, and how long the transport had waited in all, in nanoseconds: at the start, after each
+        # instruction, and after `_finish`.
         self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
-        self._sends_complete = 0  # when all sends of the last run were complete, in nanoseconds
+        self._sends_complete = 0  # the reading when all sends of the last run were complete
+        self._rehearsal = transport.rehearsal
 
     def run(self, batch: MicroBatches, sync: bool = True, invoke: Invoke | None = None) -> float:
         """Execute the stream once, on one batch, and return this rank's share of the loss.
@@ -140,10 +144,16 @@ class Executor:
 
         Raises RankError, which names the instruction that failed, or the epilogue.
         """
+        if self._rehearsal is not None:
+            self._rehearse(self._rehearsal(), batch)
+            self._rehearsal = None
         self.iteration.begin(batch)
         for gradients in self.gradients.values():
             gradients.begin()
-        clock, transport, number = time.perf_counter_ns, self.transport, 0
+        clock, transport, number = self._clock.read, self.transport, 0
+        self._clock.begin()
+        if transport.waits_of_gpu is not None:
+            transport.waits_of_gpu.begin()
         stamps, waits = self._stamps, self._waits
         position = transport.progress.begin(self._program_key)
         stamps[0], waits[0] = clock(), transport.waited_ns
@@ -158,10 +168,38 @@ class Executor:
             gradients.end(sync)
         return self.iteration.total_loss()
 
+    def _rehearse(self, rehearsal: AbstractContextManager[None], batch: MicroBatches) -> None:
+        """Run the stream once without messages, and restore all that this changes.
+
+        Afterwards the kernels of an iteration are loaded, and its memory is allocated (transport/nccl.py).
+        """
+        own_gradients = [(p, p.grad) for parameters in self.groups.values() for p in parameters]
+        for p, _ in own_gradients:
+            p.grad = None
+        generators, number, position = self.iteration.generators, 0, self.transport.progress.begin(self._program_key)
+        with rehearsal, generators.restored(generators.states()), unchanged_buffers(self.stages.values()):
+            self.iteration.begin(batch)
+            for gradients in self.gradients.values():
+                gradients.begin()
+            try:
+                for number, call in enumerate([*self.calls, self._epilogue]):
+                    position[NUMBER] = number
+                    call()
+            except Exception as cause:
+                raise self._failure(number, cause) from cause
+        for p, gradient in own_gradients:
+            p.grad = gradient
+
     @property
     def times(self) -> Times:
         """Return when the instructions ran in the last run of the stream."""
-        return times_of(self._stamps, self._waits, self._is_task, self._sends_complete, self.iteration.recompute_ns)
+        recomputed = self.iteration.recomputed
+        readings = [*self._stamps, self._sends_complete, *(reading for pair in recomputed for reading in pair)]
+        times_ns = self._clock.times_ns(readings)
+        end = len(self._stamps)
+        stamps, sent, bounds = times_ns[:end], times_ns[end], times_ns[end + 1 :]
+        waits = self._waits if self.transport.waits_of_gpu is None else self.transport.waits_of_gpu.totals_ns(end)
+        return times_of(stamps, waits, self._is_task, sent, recompute_ns=sum(bounds[1::2]) - sum(bounds[::2]))
 
     def check_copies(self) -> None:
         """Raise ChimeraError E810 on all ranks if copies of a parameter differ in any bit; called by all ranks together."""
@@ -189,7 +227,7 @@ class Executor:
     def _finish(self) -> None:
         """Wait for sends and collectives: the executor's part of the epilogue."""
         self.transport.flush()
-        self._sends_complete = time.perf_counter_ns()
+        self._sends_complete = self._clock.read()
         for pending in self.collectives:
             pending.wait()
         self.collectives.clear()

@@ -50,6 +50,9 @@ class CudaStream:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # Micro-batches of one stage may run on both streams. torch then adds to a gradient on another stream than before. It
+        # orders the two correctly, but warns of the time that this may cost.
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 
     def fork(self) -> None:
         """Let the second stream wait for all that was started on the current one."""

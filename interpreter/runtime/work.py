@@ -11,7 +11,6 @@ The FWD of an evaluation program keeps nothing, and frees act[s, m].
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
@@ -21,7 +20,7 @@ from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradien
 
 from chimerac.interpreter.errors import InterpreterError
 from chimerac.interpreter.generators import Generators, States
-from chimerac.interpreter.runtime.batch import MicroBatches
+from chimerac.interpreter.runtime.batch import MicroBatches, Pinned, Reads
 from chimerac.interpreter.runtime.buffers import unchanged_buffers
 from chimerac.interpreter.runtime.draws import set_draws
 from chimerac.interpreter.runtime.memory import in_own_memory, is_alone
@@ -33,52 +32,62 @@ from chimerac.interpreter.runtime.store import Slot
 class Iteration:
     """What all work of a rank shares while its stream runs on one batch of an iteration.
 
+    Args:
+        clock: reads a clock (runtime/device_clock.py).
+
     Attributes:
         losses: the losses that this rank has computed so far, by micro-batch, on the device.
         correct: how many targets it has predicted correctly so far, on the device; counted only if `evaluates`, and if the
             objective counts them.
-        recompute_ns: how long forwards have run again so far, in nanoseconds.
+        reads: what the tasks of this rank read of a batch.
+        recomputed: for each forward that has run again so far, the clock before and after it.
         loss_gradient: a tensor with the number 1, with which the backward of a loss begins.
         keep: called with the tensors of each value that a task reads, if tasks run on two CUDA streams (`SecondStream.keep`);
             otherwise None.
     """
 
-    def __init__(self, objective: Objective, device: torch.device, evaluates: bool = False) -> None:
+    def __init__(self, objective: Objective, device: torch.device, clock: Callable[[], int], evaluates: bool = False) -> None:
+        self.clock = clock
         self.loss_of, self.objective, self.device = objective.loss, objective, device
         self.correct_of = objective.correct if evaluates else None
         self.generators = Generators(device)
         self.losses: dict[int, Tensor] = {}
-        self.recompute_ns = 0
+        self.recomputed: list[tuple[int, int]] = []
         self.loss_gradient = torch.ones((), device=device)
         self.correct = torch.zeros((), dtype=torch.int64, device=device)
         self.keep: Callable[[Values], None] | None = None
+        self.reads = Reads()
         self.batch: MicroBatches
 
     def begin(self, batch: MicroBatches) -> None:
         """Start on the micro-batches of a batch."""
-        self.batch, self.divisors, self.draws = batch, batch.divisors, batch.draws
+        self.batch = Pinned(batch, self.reads) if self.device.type == "cuda" else batch
+        self.divisors, self.draws = batch.divisors, batch.draws
         self.losses.clear()
-        self.recompute_ns = 0
+        self.recomputed.clear()
         if self.correct_of is not None:
             self.correct.zero_()
 
     def inputs(self, m: int) -> Values:
         """Return the inputs of a micro-batch, on the device of the stages."""
-        return tuple([t.to(self.device) for t in self.batch.inputs(m)])
+        return tuple([self._to_device(t) for t in self.batch.inputs(m)])
 
     def fields(self, m: int, names: Sequence[str]) -> dict[str, Tensor]:
         """Return these fields of a micro-batch, on the device of the stages."""
-        return {name: self.batch.field(m, name).to(self.device) for name in names}
+        return {name: self._to_device(self.batch.field(m, name)) for name in names}
 
     def loss(self, outputs: Values, m: int) -> Tensor:
         """Return a micro-batch's share of the iteration's loss, and count its correct predictions in an evaluation."""
-        targets = tuple([t.to(self.device) for t in self.batch.targets(m)])
+        targets = tuple([self._to_device(t) for t in self.batch.targets(m)])
         if self.correct_of is not None:
             self.correct += self.correct_of(outputs, targets)
         loss = combined(self.loss_of(outputs, targets), self.divisors)
         if loss.dtype is not self.loss_gradient.dtype:
             self.loss_gradient = torch.ones_like(loss)
         return loss
+
+    def _to_device(self, t: Tensor) -> Tensor:
+        return t.to(self.device, non_blocking=True)
 
     def total_loss(self) -> float:
         """Return the sum of this rank's losses so far; waits for the device."""
@@ -142,10 +151,20 @@ class Work:
         self.output_gradient, self.input_gradient = output_gradient, input_gradient
         self.has_single_input = self.needs_gradient == (True,)  # one tensor, which has a gradient, as in most models
         self.has_buffers = any(True for _ in module.buffers())
+        self._read_samples()
         self.split: Splitting | None = None
         # Those before a forward that is run again. None: it drew no number, so there are none to restore.
         self.random_states: States | None = None
         self.close()
+
+    def _read_samples(self) -> None:
+        """Add what these tasks read of a batch to what the rank reads."""
+        reads = self.iteration.reads
+        if self.input is None:
+            reads.inputs.add(self.m)
+        if self.output is None:
+            reads.targets.add(self.m)
+        reads.fields.update((self.m, name) for name in self.module.reads)
 
     def close(self) -> None:
         """Free what the forward kept."""
@@ -282,10 +301,10 @@ class Work:
 
         This waits for no other rank: the input is there, since the forward has run before.
         """
-        start = time.perf_counter_ns()
+        start = self.iteration.clock()
         with unchanged_buffers([self.module]) if self.has_buffers else nullcontext():
             self._build_with_generators()
-        self.iteration.recompute_ns += time.perf_counter_ns() - start
+        self.iteration.recomputed.append((start, self.iteration.clock()))
 
     def _build_with_generators(self) -> None:
         """Run the forward with the random numbers of its first run."""

@@ -13,13 +13,15 @@ one of them is gone or the wait times out. The loopback has no timeout: it raise
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from chimerac.chimera_ir.program import Machine, Program
+from chimerac.interpreter.transport.gpu_waits import GpuWaits
 from chimerac.interpreter.transport.progress import Progress
 
 
@@ -39,6 +41,10 @@ class Transport(Protocol):
         waited_ns: for how many nanoseconds this rank has waited for other ranks in its stream, in total since the start; waits
             outside the stream may be counted too.
         progress: what this rank is doing; the executor writes there which instruction runs.
+        rehearsal: makes a context in which nothing is sent or received, and messages that are received are zeros. If it is not
+            None, a rank runs its stream once in this context before it posts the first receive.
+        waits_of_gpu: how long the GPU has waited in the stream, if waits block the GPU and not the process; otherwise None, and
+            `waited_ns` counts the waits.
     """
 
     rank: int
@@ -47,6 +53,8 @@ class Transport(Protocol):
     device: torch.device
     waited_ns: int
     progress: Progress
+    rehearsal: Callable[[], AbstractContextManager[None]] | None
+    waits_of_gpu: GpuWaits | None
 
     def named(self, ranks: Sequence[int]) -> str:
         """Return ranks as text for a message: `rank 1`, `ranks 0, 2`.

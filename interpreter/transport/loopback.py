@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from time import perf_counter_ns
 from typing import TypeVar
@@ -25,11 +26,14 @@ from chimerac.chimera_ir.program import Machine, Program
 from chimerac.interpreter.errors import RankError, StuckError
 from chimerac.interpreter.generators import Generators
 from chimerac.interpreter.transport import Transport, ranks_text
+from chimerac.interpreter.transport.cuda_streams import new_stream, running_on
+from chimerac.interpreter.transport.gpu_waits import GpuWaits
 from chimerac.interpreter.transport.machines import Channel, Network, Operation
 from chimerac.interpreter.transport.progress import Progress
 from chimerac.interpreter.transport.scheduler import Scheduler, always
 
 T = TypeVar("T")
+CPU = torch.device("cpu")
 
 
 def run_in_loopback(
@@ -46,22 +50,24 @@ def run_in_loopback(
         seed: of the scheduler, which draws the rank that continues.
         machine: by default the one in the program's header.
         every_post: another rank may also continue at each transfer and collective, so that every interleaving can be drawn.
-        device: where messages are; by default the CPU.
+        device: where messages are; by default the CPU. On a GPU each rank has a CUDA stream of its own (cuda_streams.py).
 
     Each rank begins with the states that torch's random generators have now, and its draws do not change those of another rank.
     When all ranks have ended, the generators get these states again.
 
     Raises the first error of a rank. If no rank can continue, this is StuckError, with what each waiting rank waits for.
     """
-    machine, device = machine or program.header.machine, device or torch.device("cpu")
+    machine, device = machine or program.header.machine, device or CPU
     scheduler = _Ranks(program.world, seed, device)
-    network = Network(program, machine, every_post, scheduler)
+    network = Network(program, machine, every_post, scheduler, device)
     generators = Generators(device)
     states = generators.states()
+    caller_stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
 
     def run_with_generators(rank: Loopback) -> T:
         generators.set(states)
-        return run_rank(rank)
+        with running_on(new_stream(device), after=caller_stream):
+            return run_rank(rank)
 
     results = scheduler.run([partial(run_with_generators, Loopback(rank, network, device)) for rank in range(program.world)])
     generators.set(states)
@@ -100,10 +106,15 @@ class PendingOperation:
     def wait(self) -> None:
         """Return when it is complete; other ranks run meanwhile."""
         self._transport.wait(lambda: self._operation.complete, self._what)
+        if self._operation.order is not None:
+            self._operation.order.wait()
 
 
 class Loopback:
     """One rank on the network that all ranks share."""
+
+    rehearsal: Callable[[], AbstractContextManager[None]] | None = None
+    waits_of_gpu: GpuWaits | None = None
 
     def __init__(self, rank: int, network: Network, device: torch.device) -> None:
         self.rank, self.world, self.machine = rank, network.size, network.machine
@@ -196,7 +207,7 @@ class Loopback:
         """
         self._pause()
         number = self._launched[ranks] = self._launched.get(ranks, 0) + 1
-        operation, buffers = self._network.collectives.setdefault((ranks, number), (Operation(len(ranks)), {}))
+        operation, buffers = self._network.collective(ranks, number)
         buffers[self.rank] = buffer
 
         def complete() -> None:
@@ -221,7 +232,7 @@ class Loopback:
 
     def all_reduce(self, buffer: Tensor) -> None:
         """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
-        buffers = self._gather(buffer.clone())
+        buffers = self._gather(buffer.to(CPU, copy=True))
         buffer.copy_(torch.stack(buffers).sum(dim=0))
 
     def all_gather(self, text: str) -> list[str]:

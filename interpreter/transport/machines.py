@@ -14,10 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.program import Machine, Program
+from chimerac.interpreter.transport.cuda_streams import OperationOrder, keep, new_stream, order_on
 from chimerac.interpreter.transport.scheduler import Scheduler
 
 Queue = deque["Operation"]
@@ -31,12 +33,13 @@ class Operation:
         complete: whether it has completed.
         action: called when it completes.
         queues: those that it is in, at most one of each member.
+        order: when a GPU executes it; None on the CPU, which executes it at once.
     """
 
-    __slots__ = ("action", "complete", "missing", "queues")
+    __slots__ = ("action", "complete", "missing", "order", "queues")
 
-    def __init__(self, members: int) -> None:
-        self.missing, self.complete = members, False
+    def __init__(self, members: int, order: OperationOrder | None = None) -> None:
+        self.missing, self.complete, self.order = members, False, order
         self.action: Callable[[], None] | None = None
         self.queues: list[Queue] = []
 
@@ -49,6 +52,8 @@ class Operation:
         `action` must be set before the last member posts it.
         """
         self.missing -= 1
+        if self.order is not None:
+            self.order.post()
         if queue is not None:
             queue.append(self)
             self.queues.append(queue)
@@ -63,7 +68,10 @@ class Operation:
             return []
         self.complete = True
         assert self.action is not None
-        self.action()
+        if self.order is None:
+            self.action()
+        else:
+            self.order.execute(self.action)
         self.action = None  # frees the tensors that it refers to
         for queue in self.queues:
             queue.popleft()
@@ -78,10 +86,14 @@ class Channel:
         completed: how many transfers are complete.
         unmatched: transfers of which one side has been posted, oldest first, with the buffer of that side.
 
+    Args:
+        stream: of the transfers on a GPU.
+
     A parameter `queue` is that of the rank that posts, as for `Operation.post`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stream: torch.cuda.Stream | None = None) -> None:
+        self._stream = stream
         self.sends = self.receives = self.completed = 0
         self.unmatched: deque[tuple[Operation, Tensor]] = deque()
 
@@ -93,7 +105,7 @@ class Channel:
         """Post the next send, of `buffer`."""
         self.sends += 1
         if self.sends > self.receives:
-            transfer = Operation(members=2)
+            transfer = Operation(members=2, order=order_on(self._stream))
             self.unmatched.append((transfer, buffer))
         else:
             transfer, target = self.unmatched.popleft()
@@ -104,7 +116,7 @@ class Channel:
         """Post the next receive, into `buffer`."""
         self.receives += 1
         if self.receives > self.sends:
-            transfer = Operation(members=2)
+            transfer = Operation(members=2, order=order_on(self._stream))
             self.unmatched.append((transfer, buffer))
         else:
             transfer, message = self.unmatched.popleft()
@@ -117,6 +129,7 @@ class Channel:
             sent = f"{message.dtype}{list(message.shape)}"
             raise ValueError(f"a receive of {target.dtype}{list(target.shape)} meets a send of {sent}")
         target.copy_(message)
+        keep(message)  # the sender may free it before the GPU has copied it
         self.completed += 1
 
 
@@ -125,6 +138,7 @@ class Network:
 
     Args:
         every_post: another rank may also continue when a rank posts an operation.
+        device: where messages are.
 
     Attributes:
         window: how many sends of a channel may be incomplete; None: any number.
@@ -132,10 +146,13 @@ class Network:
         gathered: the values that the ranks gather outside the streams, by the number of the call and by rank.
     """
 
-    def __init__(self, program: Program, machine: Machine, every_post: bool, scheduler: Scheduler) -> None:
+    def __init__(
+        self, program: Program, machine: Machine, every_post: bool, scheduler: Scheduler, device: torch.device
+    ) -> None:
         self.size, self.machine, self.every_post = program.world, machine, every_post
         self.window = max_incomplete_sends(machine, program.header.window)
-        self.scheduler = scheduler
+        self.scheduler, self._device = scheduler, device
+        self._streams: dict[tuple[int, ...], torch.cuda.Stream | None] = {}  # of collectives, by their ranks
         self.channels: dict[tuple[int, int], Channel] = {}
         self.queues: dict[tuple[object, ...], Queue] = {}  # by (rank,), (rank, peer) or (rank, "collectives")
         self.collectives: dict[tuple[tuple[int, ...], int], tuple[Operation, dict[int, Tensor]]] = {}
@@ -143,7 +160,17 @@ class Network:
 
     def channel(self, sender: int, receiver: int) -> Channel:
         """Return the channel from one rank to another."""
-        return self.channels.setdefault((sender, receiver), Channel())
+        if (sender, receiver) not in self.channels:
+            self.channels[sender, receiver] = Channel(new_stream(self._device))
+        return self.channels[sender, receiver]
+
+    def collective(self, ranks: tuple[int, ...], number: int) -> tuple[Operation, dict[int, Tensor]]:
+        """Return the collective of this number of a group of ranks, and the buffers of the ranks that have posted it."""
+        if (ranks, number) not in self.collectives:
+            if ranks not in self._streams:
+                self._streams[ranks] = new_stream(self._device)
+            self.collectives[ranks, number] = Operation(len(ranks), order_on(self._streams[ranks])), {}
+        return self.collectives[ranks, number]
 
     def transfer_queue(self, rank: int, peer: int) -> Queue | None:
         """Return the queue of a rank's transfers with a peer; None if the machine has no queues for them."""

@@ -8,21 +8,29 @@ make this call too. So all communicators are used once before the first iteratio
 `wait` on a transfer blocks the GPU's current stream and not the process. So under NCCL a SEND whose window is full returns
 at once, and the GPU work that is queued after it waits. The waiting times that the process measures do not include this wait.
 
-This transport has not been run yet (docs/gpu.md). The order in which it creates and first uses its communicators is tested on
-fake connections (tests/unit/test_interpreter_transport.py).
+A receive is a kernel, which occupies the GPU from its post until the message has arrived. The first launch of some kernels
+waits until the GPU is idle: CUDA loads them then, and libraries such as cuBLAS allocate memory. So a rank that has posted a
+receive and then computes something for the first time could wait for ever: for the receive, which waits for a rank that waits
+for this one. Therefore a rank runs its stream once without messages before the first iteration (`Transport.rehearsal`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.transport import Pending
 from chimerac.interpreter.transport.gloo import join as join_gloo
+from chimerac.interpreter.transport.gpu_waits import GpuWaits
 from chimerac.interpreter.transport.processes import Processes
 from chimerac.interpreter.transport.rendezvous import Rendezvous
 
@@ -74,3 +82,38 @@ class Nccl(Processes):
 
     def __init__(self, ranks: Rendezvous | None = None) -> None:
         super().__init__("nccl", torch.device("cuda", torch.cuda.current_device()), staged=False, ranks=ranks)
+        self._rehearses, self.rehearsal = False, self._rehearsal
+        self.waits_of_gpu = GpuWaits()
+
+    @contextmanager
+    def _rehearsal(self) -> Iterator[None]:
+        """Return a context in which nothing is sent or received. It ends when the GPU has done all that it was given in it."""
+        self._rehearses = True
+        try:
+            yield
+            torch.cuda.synchronize()
+        finally:
+            self._rehearses = False
+
+    def send(self, peer: int, buffer: Tensor) -> None:
+        """Post a send, as in `Processes`."""
+        if not self._rehearses:
+            super().send(peer, buffer)
+
+    def recv(self, peer: int, buffer: Tensor) -> Pending:
+        """Post a receive into `buffer`."""
+        if not self._rehearses:
+            return super().recv(peer, buffer)
+        buffer.zero_()
+        return Arrived()
+
+    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
+        """Launch an all-reduce (sum) of `buffer`, in place, over these ranks."""
+        return Arrived() if self._rehearses else super().launch_all_reduce(ranks, buffer)
+
+
+class Arrived:
+    """A transfer or a collective of a rehearsal."""
+
+    def wait(self) -> None:
+        """Return at once."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from time import perf_counter_ns
@@ -25,6 +26,7 @@ from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.errors import MAX_TIMEOUT_S
 from chimerac.interpreter.transport import Pending
 from chimerac.interpreter.transport.backends import all_reduce, broadcast, create_backend
+from chimerac.interpreter.transport.gpu_waits import GpuWaits
 from chimerac.interpreter.transport.progress import NUMBER, Awaited
 from chimerac.interpreter.transport.rendezvous import Rendezvous, rendezvous
 from chimerac.interpreter.transport.shared import SharedAllReduces, share_memory
@@ -66,7 +68,9 @@ class PendingOperation:
         progress, begin = self._transport.progress, perf_counter_ns()
         progress.begin_wait(self._awaited, self._posted)
         try:
-            if self._limit is None:
+            if self._transport.waits_of_gpu is not None:
+                self._transport.waits_of_gpu.measure(progress.position[NUMBER], self._work.wait)
+            elif self._limit is None:
                 self._work.wait()
             else:
                 self._work.wait(self._limit)
@@ -108,6 +112,8 @@ class Processes:
     """
 
     machine = PROCESSES
+    rehearsal: Callable[[], AbstractContextManager[None]] | None = None
+    waits_of_gpu: GpuWaits | None = None
 
     def __init__(self, backend: str, device: torch.device, staged: bool, ranks: Rendezvous | None = None) -> None:
         self.device, self.waited_ns, self.rendezvous = device, 0, ranks or rendezvous()
@@ -116,7 +122,6 @@ class Processes:
         self._backend, self._staged = backend, staged
         # Whether this class applies the timeout to waits for a collective. NCCL's waits do not block the process.
         self._limits_waits = backend == "gloo" and self.rendezvous.limit is not None
-        self._free_buffers: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # in host memory, for reuse
         self._channels: set[tuple[int, int]] = set()  # the channels of this rank, as (sender, receiver)
         self._to: dict[int, Channel] = {}  # by receiving peer
         self._from: dict[int, Channel] = {}  # by sending peer
@@ -190,16 +195,15 @@ class Processes:
         queue = channel.sends
         while queue and self._window is not None and len(queue) >= self._window:
             queue.popleft()[0].wait()
-        message, then = buffer, None
+        message = buffer
         if self._staged:
-            message = self._host_buffer(buffer)
+            message = _host_buffer(buffer)
             message.copy_(buffer)
-            then = self._releasing(message)
         try:
             work = channel.backend.send([message], channel.peer, 0)
         except RuntimeError as error:
             raise self.rendezvous.lost(channel.awaited, error) from error
-        queue.append((PendingOperation(self, work, channel.awaited, then), message))
+        queue.append((PendingOperation(self, work, channel.awaited), message))
         if self._window == 0:
             queue.popleft()[0].wait()
 
@@ -208,8 +212,8 @@ class Processes:
         channel = self._from[peer]
         message, then = buffer, None
         if self._staged:
-            message = self._host_buffer(buffer)
-            then = self._releasing(message, buffer)
+            message = _host_buffer(buffer)
+            then = partial(buffer.copy_, message, non_blocking=True)
         try:
             work = channel.backend.recv([message], channel.peer, 0)
         except RuntimeError as error:
@@ -235,9 +239,9 @@ class Processes:
         """Launch a collective that changes `buffer` in place."""
         values, then = buffer, None
         if self._staged:
-            values = self._host_buffer(buffer)
+            values = _host_buffer(buffer)
             values.copy_(buffer)
-            then = self._releasing(values, buffer)
+            then = partial(buffer.copy_, values, non_blocking=True)
         try:
             work = collective(self._collectives[ranks], values)
         except RuntimeError as error:
@@ -252,25 +256,6 @@ class Processes:
 
     def forget(self, buffer: Tensor) -> None:
         """Do nothing: only the loopback overwrites a receive buffer that is not read any more."""
-
-    def _host_buffer(self, like: Tensor) -> Tensor:
-        """Return host memory of the shape and dtype of `like`; pinned if `like` is on a GPU, because copies are then faster."""
-        free = self._free_buffers.setdefault((like.shape, like.dtype), [])
-        return free.pop() if free else torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
-
-    def _releasing(self, host_buffer: Tensor, target: Tensor | None = None) -> Callable[[], None]:
-        """Return the function to call when an operation is complete: it keeps `host_buffer` for reuse.
-
-        Args:
-            target: where the function first copies the buffer to; None: nowhere.
-        """
-
-        def release() -> None:
-            if target is not None:
-                target.copy_(host_buffer)
-            self._free_buffers[host_buffer.shape, host_buffer.dtype].append(host_buffer)
-
-        return release
 
     def all_reduce(self, buffer: Tensor) -> None:
         """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
@@ -314,3 +299,11 @@ class Processes:
         for connections in (self._to, self._from, self._collectives, self._shared):
             connections.clear()
         self._all_ranks = None
+
+
+def _host_buffer(like: Tensor) -> Tensor:
+    """Return host memory of the shape and dtype of `like`; pinned if `like` is on a GPU, because copies are then faster.
+
+    torch keeps pinned memory that is freed for reuse, but not before the copies to a GPU that read it are complete.
+    """
+    return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)

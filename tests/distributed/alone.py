@@ -19,6 +19,7 @@ class Alone:
 
     rank, world, device, waited_ns = 0, 1, torch.device("cpu"), 0
     machine: Machine = "window"
+    rehearsal = waits_of_gpu = None
 
     def __init__(self, *gathered: str) -> None:
         self.gathered, self.progress = gathered, Progress()

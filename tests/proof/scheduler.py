@@ -148,7 +148,7 @@ class Exploration:
             return chosen
 
         scheduler = GreenletScheduler(len(calls), choose)
-        network = CountingNetwork(self.program, self.machine, every_post=True, scheduler=scheduler)
+        network = CountingNetwork(self.program, self.machine, every_post=True, scheduler=scheduler, device=CPU)
         buffers: list[list[Tensor]] = [[] for _ in calls]
         correct = scheduler.run([partial(execute, Loopback(g, network, CPU), calls[g], buffers[g]) for g in range(len(calls))])
         unexpected = [e for e in scheduler.errors.values() if not isinstance(e, StuckError | PeerLostError)]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,18 +14,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.compiler import compile_text
+from chimerac.compiler import compile_schedule, compile_text
 from chimerac.interpreter.errors import RankError
+from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.model import Values
 from chimerac.interpreter.runtime.times import Times
 from chimerac.interpreter.runtime.work import Work
 from chimerac.interpreter.transport import Transport, loopback
 from chimerac.interpreter.transport.loopback import Loopback, run_in_loopback
+from chimerac.interpreter.transport.nccl import Arrived
 from tests.distributed.integers import LENGTH, WIDTH, First, Last, Whole
 from tests.distributed.programs import TWO_RANKS, program
 from tests.helpers_loopback import (
     SAMPLES,
     RankResult,
+    batch_of,
     deep_model,
     description_of,
     differences,
@@ -229,3 +235,104 @@ def test_times_separate_computing_from_waiting(monkeypatch: pytest.MonkeyPatch) 
         if not is_slow.any():  # this rank waits for most of the four slow forwards of the other one, and computes little
             assert times.waited.sum() > 2.5 * slow_ns and times.busy.sum() < 0.1 * slow_ns
     assert sum(bool((r.executor.times.busy > 0.9 * slow_ns).any()) for r in results) == 1, "one rank has the slow layer"
+
+
+class Counting(nn.Module):
+    """Adds a parameter and dropout, and counts its forwards in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH, dtype=torch.float64))
+        self.register_buffer("forwards", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Values:
+        self.forwards += 1
+        return F.dropout(x + self.weight, 0.5), mask
+
+
+class Rehearsing(Loopback):
+    """A rank that must rehearse. In the rehearsal every call of the transport but `flush` does nothing."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.rehearsals, self.rehearses, self.sent = 0, False, 0
+        self.rehearsal = self.begin
+
+    @contextmanager
+    def begin(self) -> Iterator[None]:
+        assert not self.sent, "the rehearsal is before the first message"
+        self.rehearsals, self.rehearses = self.rehearsals + 1, True
+        yield
+        self.rehearses = False
+
+    def send(self, peer: int, buffer: Tensor) -> None:
+        if not self.rehearses:
+            self.sent += 1
+            super().send(peer, buffer)
+
+    def recv(self, peer: int, buffer: Tensor) -> Any:
+        return Arrived() if self.rehearses else super().recv(peer, buffer.zero_())
+
+    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Any:
+        return Arrived() if self.rehearses else super().launch_all_reduce(ranks, buffer)
+
+
+@pytest.mark.parametrize("schedule", ["chimera", "chimera_recompute", "dualpipe", "zb_v"])
+def test_a_rehearsal_changes_nothing_and_is_made_once(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = compile_schedule(schedule, {"D": 2, "N": 4}).program
+    model = small_model(First, *[Counting] * 4, Last)
+
+    def found(results: list[RankResult]) -> list[Any]:
+        return [
+            (result.loss, result.grads, {s: dict(m.named_buffers()) for s, m in result.executor.stages.items()})
+            for result in results
+        ]
+
+    torch.manual_seed(0)
+    expected = found(run_in_loopback(p, rank_of(p, model, iterations=2)))
+    monkeypatch.setattr(loopback, "Loopback", Rehearsing)
+    torch.manual_seed(0)
+    results = run_in_loopback(p, rank_of(p, model, iterations=2))
+    assert [result.executor.transport.rehearsals for result in results] == [1, 1]  # type: ignore[attr-defined]
+    assert same(found(results), expected)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Return whether two values are equal, and tensors in them bit by bit."""
+    if isinstance(a, Tensor):
+        return a.equal(b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+def test_a_rehearsal_keeps_the_gradients_that_parameters_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loopback, "Loopback", Rehearsing)
+    p = compile_schedule("chimera", {"D": 2, "N": 4}).program
+
+    def run_rank(transport: Transport) -> list[bool]:
+        first = rank_of(p, deep_model(3))(transport)
+        grads = {s: [g.clone() for g in of_stage] for s, of_stage in first.grads.items()}
+        executor = first.executor
+        again = Executor(p, executor.iteration.objective, executor.stages, executor.boundary_table, transport)
+        transport.sent = 0  # type: ignore[attr-defined]
+        again.run(batch_of(p, 0))
+        after = {s: [w.grad for w in m.parameters()] for s, m in again.stages.items()}
+        return [bool(a.equal(2 * b)) for s in grads for a, b in zip(after[s], grads[s], strict=True) if a is not None]
+
+    assert all(all(doubled) and doubled for doubled in run_in_loopback(p, run_rank))
+
+
+def test_the_error_of_a_rehearsal_names_the_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Counting):
+        def forward(self, x: Tensor, mask: Tensor) -> Values:
+            if type(x) is Tensor:  # no fake one, with which a model is described
+                raise ValueError("no")
+            return super().forward(x, mask)
+
+    monkeypatch.setattr(loopback, "Loopback", Rehearsing)
+    p = compile_schedule("1f1b", {"D": 2, "N": 2}).program
+    with pytest.raises(RankError, match=r"rank 1, instruction \d: FWD main s1 m0: no"):
+        run_in_loopback(p, rank_of(p, small_model(First, Counting, Failing, Last)))

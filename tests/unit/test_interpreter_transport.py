@@ -17,6 +17,7 @@ from chimerac.chimera_ir.program import Machine
 from chimerac.interpreter.errors import PeerLostError, StuckError
 from chimerac.interpreter.transport import Transport, loopback, processes
 from chimerac.interpreter.transport.gloo import Gloo
+from chimerac.interpreter.transport.gpu_waits import GpuWaits
 from chimerac.interpreter.transport.liveness import LivenessCheck
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from chimerac.interpreter.transport.nccl import Nccl, connections, join
@@ -145,8 +146,8 @@ def test_a_send_waits_for_the_oldest_send_if_the_window_is_full(monkeypatch: pyt
         assert sum(entry[0] == "wait" for entry in log) == 4
 
 
-def test_staged_messages_pass_through_host_memory_that_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_network(monkeypatch, rank=0, world=2)
+def test_staged_messages_pass_through_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = fake_network(monkeypatch, rank=0, world=2)
     transport = Processes("gloo", torch.device("cpu"), staged=True)
     transport.connect(TWO_RANKS["two pipes"])
     value, buffer, total = torch.ones(3), torch.zeros(3), torch.full((3,), 4.0)
@@ -158,9 +159,9 @@ def test_staged_messages_pass_through_host_memory_that_is_reused(monkeypatch: py
         transport.flush()
     transport.launch_all_reduce((0, 1), total).wait()
     assert total.tolist() == [8.0] * 3
-    host_buffers = transport._free_buffers[torch.Size([3]), torch.float32]
-    assert len(host_buffers) == 2 and value.tolist() == [1.0] * 3
-    assert not {h.data_ptr() for h in host_buffers} & {t.data_ptr() for t in (value, buffer, total)}
+    assert value.tolist() == [1.0] * 3
+    waited = {tensor.data_ptr() for kind, _, _, tensor in (entry for entry in log if entry[0] == "wait")}
+    assert not waited & {t.data_ptr() for t in (value, buffer, total)}, "the backend sees only host buffers"
 
 
 def test_the_error_of_a_transfer_names_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +186,29 @@ def test_gloo_stages_messages_that_are_not_on_the_cpu_and_nccl_stages_none(monke
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     nccl = Nccl()
     assert nccl.device == torch.device("cuda", 3) and nccl._backend == "nccl" and not nccl._staged
+
+
+def test_in_a_rehearsal_over_nccl_nothing_is_sent_and_messages_are_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = fake_network(monkeypatch, rank=0, world=2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    waits: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("the GPU"))
+    monkeypatch.setattr(Nccl, "_use_once", lambda *_: None)
+    monkeypatch.setattr(GpuWaits, "measure", lambda waits, number, wait: wait())
+    nccl = Nccl()
+    nccl.connect(TWO_RANKS["two pipes"])
+    log.clear()
+    buffer, total = torch.ones(3), torch.ones(3)
+    assert nccl.rehearsal is not None
+    with nccl.rehearsal():
+        nccl.send(1, torch.ones(3))
+        nccl.recv(1, buffer).wait()
+        nccl.launch_all_reduce((0, 1), total).wait()
+        nccl.flush()
+    assert not log and waits == ["the GPU"]
+    assert (buffer.tolist(), total.tolist()) == ([0.0] * 3, [1.0] * 3)
+    nccl.recv(1, buffer).wait()
+    assert buffer.tolist() == [7.0] * 3
 
 
 def test_nccl_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

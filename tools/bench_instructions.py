@@ -35,6 +35,7 @@ from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.model import Model, Stage
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.runtime.split import Splitting
+from chimerac.interpreter.transport import ranks_text
 from chimerac.interpreter.transport.progress import Progress
 from tests.proof.record import record, stamp, table
 from tools.bench_models import SAMPLES, SEED, TINY, model_of, tokens_of
@@ -68,6 +69,10 @@ class Instant:
     def __init__(self, rank: int, world: int, device: torch.device = CPU) -> None:
         self.rank, self.world, self.device = rank, world, device
         self.progress, self._arrived = Progress(), Arrived()
+
+    def named(self, ranks: Sequence[int]) -> str:
+        """Return ranks as text for a message."""
+        return ranks_text(ranks)
 
     def connect(self, program: Program) -> None:
         """Do nothing."""

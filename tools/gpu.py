@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -26,15 +27,22 @@ from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.compiler import compile_schedule
 from chimerac.compiler.analyze.memory import OptimizerState, memory
 from chimerac.interpreter.experiments.host import this_host
+from chimerac.interpreter.runtime.batch import TensorBatch
 from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.draws import Draws
+from chimerac.interpreter.runtime.executor import Executor
+from chimerac.interpreter.runtime.overlap import second_stream_of
+from chimerac.interpreter.runtime.partitioned import partitioned
 from tests.proof.record import record, stamp, table
 from tools import ROOT
-from tools.bench_instructions import DEPTH, GOAL, MICRO_BATCHES, measure
+from tools.bench_instructions import DEPTH, GOAL, MICRO_BATCHES, WARM_UPS, Instant, measure
+from tools.bench_models import GPT, SAMPLES, model_of, tokens_of
 from tools.shown_models import SEED, case_of
 
 PAGE = ROOT / "docs" / "gpu.md"
 LIMIT_S = 900.0  # of one command
 MODEL, MICRO_BATCH, LENGTH = "gpt2-mini", 8, 128
+ROUNDS = 21  # of the comparison of one CUDA stream with two
 OVERHEAD_OF = ("1f1b", "chimera", "zb_h1")  # plain backwards, two pipes, split backwards
 LOSS_TOLERANCE = 0.05  # of the bf16 loss, relative to the fp32 loss
 EQUAL = "gradients equal one process"  # run.py prints this if it is so, and fails otherwise
@@ -60,8 +68,7 @@ class Outcome:
 def run_command(*arguments: str) -> str:
     """Run a Python command in the checkout; return what it prints on stdout.
 
-    Raises FailedError if the command fails, with the last line of its stderr (or stdout, if stderr is empty), and if it does
-    not end within LIMIT_S.
+    Raises FailedError if the command fails, with the last lines of its output, and if it does not end within LIMIT_S.
     """
     try:
         run = subprocess.run(
@@ -70,8 +77,8 @@ def run_command(*arguments: str) -> str:
     except subprocess.TimeoutExpired:
         raise FailedError(f"no result after {LIMIT_S:g} s: {' '.join(arguments)}") from None
     if run.returncode:
-        lines = (run.stderr.strip() or run.stdout.strip()).splitlines() or [""]
-        raise FailedError(f"exit status {run.returncode}: {' '.join(arguments)}: {lines[-1]}")
+        last_lines = [text.strip().splitlines()[-1] for text in (run.stdout, run.stderr) if text.strip()]
+        raise FailedError(f"exit status {run.returncode}: {' '.join(arguments)}: {'; '.join(last_lines)}")
     return run.stdout
 
 
@@ -87,7 +94,9 @@ def train(schedule: str, sizes: Mapping[str, int], *options: str) -> str:
 
 def tests() -> str:
     """Run the tests that need a GPU; return the last line of pytest."""
-    summary = run_command("-m", "pytest", "-q", "-m", "gpu", "--everything", "tests/distributed").strip().splitlines()[-1]
+    summary = (
+        run_command("-m", "pytest", "-q", "-n", "4", "-m", "gpu", "--everything", "tests/distributed").strip().splitlines()[-1]
+    )
     if " passed" not in summary:
         raise FailedError(f"no test was run: {summary}")
     return summary
@@ -165,9 +174,57 @@ def overhead() -> str:
         count, _, difference_s = measure(program, torch.device("cuda"))
         costs_us[name] = difference_s / count * 1e6
     found = ", ".join(f"{name} {cost:.1f} µs" for name, cost in costs_us.items())
+    found += f"; for comparison, torch launches a kernel in {launch_us():.1f} µs"
     if max(costs_us.values()) > GOAL:
         raise FailedError(f"{found}: more than {GOAL:g} µs")
     return found
+
+
+def launch_us() -> float:
+    """Return how long the process takes to add two numbers on the GPU, in microseconds, without waiting for the result."""
+    x = torch.zeros(1, device="cuda")
+    times_s = []
+    for _ in range(1000):
+        begin = time.perf_counter()
+        x + x
+        times_s.append(time.perf_counter() - begin)
+    return statistics.median(times_s) * 1e6
+
+
+def overlapped_pairs() -> str:
+    """Compare the time of a rank's iteration with its overlapped pairs on two CUDA streams and on one. There is no goal.
+
+    The rank runs alone, over a transport whose messages arrive at once.
+    """
+    device, sizes, micro_batches = torch.device("cuda"), replace(GPT, length=LENGTH), 16
+    model, tokens = model_of(sizes), tokens_of(sizes, micro_batches).to(device)
+    program = compile_schedule("dualpipe", {"D": 2, "N": micro_batches}).program
+    parts = partitioned(program, model, describe(model, SAMPLES))
+    draws = [Draws(SEED, iteration=0, samples=())] * micro_batches
+    batch = TensorBatch((tokens,), (tokens,), {}, micro_batches, divisors=(tokens.numel(),), draws=draws)
+    executors = []
+    for second_stream in (second_stream_of, no_second_stream):
+        stages = {s: parts.build(s, SEED).to(device) for s in range(2)}
+        transport = Instant(rank=0, world=2, device=device)
+        executors.append(Executor(program, model, stages, parts.boundary_table, transport, second_stream=second_stream))
+    rounds = []
+    for _ in range(WARM_UPS + ROUNDS):
+        times_s = []
+        for executor in executors:
+            begin = time.perf_counter()
+            executor.run(batch)
+            torch.cuda.synchronize(device)
+            times_s.append(time.perf_counter() - begin)
+        rounds.append(times_s)
+    one_ms = statistics.median(one_s for _, one_s in rounds[WARM_UPS:]) * 1e3
+    ratio = statistics.median(two_s / one_s for two_s, one_s in rounds[WARM_UPS:])
+    return (
+        f"dualpipe, {micro_batches} micro-batches of {SAMPLES} samples: {one_ms:.1f} ms on one stream, {ratio:.3f} of it on two"
+    )
+
+
+def no_second_stream(device: torch.device) -> None:
+    """Return no second stream: the tasks of a pair run one after the other."""
 
 
 # The name of a check, the number of GPUs that it needs, and the check, which returns what it has found.
@@ -178,6 +235,7 @@ CHECKS: Sequence[tuple[str, int, Callable[[], str]]] = (
     ("bf16", 1, bf16),
     ("memory", 1, peak_memory),
     ("overhead", 1, overhead),
+    ("overlapped pairs", 1, overlapped_pairs),
 )
 
 

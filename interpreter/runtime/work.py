@@ -357,6 +357,12 @@ def _backward(edges: tuple[GradientEdge, ...], grads: Values) -> None:
 
 
 def _edge(t: Tensor) -> GradientEdge:
-    """Return the place of a tensor in its graph."""
+    """Return the place of a tensor in its graph, which stays when the tensor is freed.
+
+    A node of a function that is written in Python does not own itself before torch 2.13. get_gradient_edge keeps it, but takes
+    longer than GradientEdge.
+    """
     node = t.grad_fn
-    return get_gradient_edge(t) if node is None else GradientEdge(node, t.output_nr)
+    if node is None or isinstance(node, torch._C._FunctionBase):
+        return get_gradient_edge(t)
+    return GradientEdge(node, t.output_nr)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +19,8 @@ from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.model import LayeredModel, Model, Stage, Values, combined
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
 from chimerac.interpreter.transport import Transport
-from chimerac.interpreter.transport.loopback import run_in_loopback
+from chimerac.interpreter.transport.loopback import Loopback, run_in_loopback
+from chimerac.interpreter.transport.nccl import Arrived
 from tests.distributed.integers import DIVISOR, WIDTH, First, IntegerSamples, Last, example, loss
 
 SEED = 3  # of the weights and the batches
@@ -180,3 +183,38 @@ def run_and_compare(
     wrong = list(differences(program, model, results, iterations - 1))
     assert not wrong, f"{program.header.schedule}, seed {seed}, machine {machine}: {wrong}"
     return results
+
+
+class Rehearsing(Loopback):
+    """A rank that must rehearse. In the rehearsal nothing is sent or received.
+
+    Attributes:
+        rehearsals: how many messages the rank had sent before each of them.
+    """
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.rehearsals: list[int] = []
+        self.rehearses, self.sent = False, 0
+        self.rehearsal = self.begin
+
+    @contextmanager
+    def begin(self) -> Iterator[None]:
+        self.rehearsals.append(self.sent)
+        self.rehearses = True
+        yield
+        self.rehearses = False
+
+    def send(self, peer: int, buffer: Tensor) -> None:
+        """Post a send."""
+        if not self.rehearses:
+            self.sent += 1
+            super().send(peer, buffer)
+
+    def recv(self, peer: int, buffer: Tensor) -> Any:
+        """Post a receive."""
+        return Arrived() if self.rehearses else super().recv(peer, buffer.zero_())
+
+    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Any:
+        """Launch an all-reduce."""
+        return Arrived() if self.rehearses else super().launch_all_reduce(ranks, buffer)

@@ -19,7 +19,6 @@ before the first call and after each.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import assert_never
 
@@ -129,7 +128,7 @@ class Executor:
         # instruction, and after `_finish`.
         self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
         self._sends_complete = 0  # the reading when all sends of the last run were complete
-        self._rehearsal = transport.rehearsal
+        self._needs_rehearsal = transport.rehearsal is not None
 
     def run(self, batch: MicroBatches, sync: bool = True, invoke: Invoke | None = None) -> float:
         """Execute the stream once, on one batch, and return this rank's share of the loss.
@@ -144,9 +143,9 @@ class Executor:
 
         Raises RankError, which names the instruction that failed, or the epilogue.
         """
-        if self._rehearsal is not None:
-            self._rehearse(self._rehearsal(), batch)
-            self._rehearsal = None
+        if self._needs_rehearsal:
+            self.rehearse(batch)
+            self._needs_rehearsal = False
         self.iteration.begin(batch)
         for gradients in self.gradients.values():
             gradients.begin()
@@ -168,21 +167,27 @@ class Executor:
             gradients.end(sync)
         return self.iteration.total_loss()
 
-    def _rehearse(self, rehearsal: AbstractContextManager[None], batch: MicroBatches) -> None:
-        """Run the stream once without messages, and restore all that this changes.
+    def rehearse(self, batch: MicroBatches, invoke: Invoke | None = None) -> None:
+        """Run the stream once without messages, and restore all that this changes, if the transport needs that.
 
-        Afterwards the kernels of an iteration are loaded, and its memory is allocated (transport/nccl.py).
+        Afterwards the kernels of such a run are loaded, and its memory is allocated (transport/nccl.py). The first run of a
+        stream is rehearsed by `run`; one with another `invoke` launches other kernels, so its caller rehearses it.
+
+        Args:
+            invoke: as in `run`.
         """
+        if self.transport.rehearsal is None:
+            return
         own_gradients = [(p, p.grad) for parameters in self.groups.values() for p in parameters]
         for p, _ in own_gradients:
             p.grad = None
         generators, number, position = self.iteration.generators, 0, self.transport.progress.begin(self._program_key)
-        with rehearsal, generators.restored(generators.states()), unchanged_buffers(self.stages.values()):
+        with self.transport.rehearsal(), generators.restored(generators.states()), unchanged_buffers(self.stages.values()):
             self.iteration.begin(batch)
             for gradients in self.gradients.values():
                 gradients.begin()
             try:
-                for number, call in enumerate([*self.calls, self._epilogue]):
+                for number, call in enumerate(self._calls_of(sync=True, invoke=invoke)):
                     position[NUMBER] = number
                     call()
             except Exception as cause:

@@ -18,10 +18,11 @@ from chimerac.interpreter import Pipeline
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.trainer import Settings, Trainer
-from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport import Transport, loopback
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.integers import IntegerSamples, integer_model
 from tests.helpers import findings_of_call
+from tests.helpers_loopback import Rehearsing
 
 WIDTH, SAMPLES = 4, 2  # features of a sample; samples of a micro-batch
 
@@ -165,6 +166,12 @@ def test_the_first_cause_is_named_on_all_ranks(schedule: str, stages: int, fault
         rf"step 1 has a loss or a gradient that is not finite; first on rank \d, instruction \d+: {expected}", first.message
     )
     assert first.notes == ("the values that it reads, and the weights of its stage, are finite",)
+
+
+@pytest.mark.parametrize("fault", ["forward", "weight"])
+def test_the_first_cause_is_the_same_if_the_streams_are_rehearsed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loopback, "Loopback", Rehearsing)
+    test_the_first_cause_is_named_on_all_ranks("zb_v", 4, fault)
 
 
 def test_samples_and_weights_that_are_not_finite_are_named() -> None:

@@ -1,4 +1,4 @@
-"""docs/proof.md has the results of all parts of `make proof`, for all machines and classes of mutants.
+"""docs/proof.md has the results of all recorded parts of `make proof`, for all machines and classes of mutants.
 
 The explorers found no disagreement, the verifier gave no wrong verdict on a mutant, and no reader was worse than linear. The
 page may list failures of fuzzing. Other tests are about the parts themselves: what is mutated, what the independent checkers

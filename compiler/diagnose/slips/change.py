@@ -28,7 +28,7 @@ Answer = Change | str  # a change, or advice in words if no change is known
 
 # An expression begins after one of these symbols or after a keyword, and ends before the next one.
 _BOUNDARIES = frozenset(("=", "<=", "..", "{", "}"))
-_INSIDE = frozenset(("and", "or", "not"))  # keywords that are parts of expressions
+_INSIDE = frozenset(("and", "or", "not"))  # keywords that are operators; `if`, `then` and `else` are boundaries
 
 
 def is_number(word: str) -> bool:
@@ -54,7 +54,10 @@ def _is_boundary(p: Place, text: str) -> bool:
 
 
 def value_before(p: Place, k: int) -> int:
-    """Return the index of the first token of the expression that ends right before token k; k if there is none."""
+    """Return the index of the first token of the expression that ends right before token k; k if there is none.
+
+    An `if` is not searched for: only its last part belongs to the expression.
+    """
     depth = 0
     while k > 0:
         text = p.tokens[k - 1].text
@@ -71,7 +74,7 @@ def value_before(p: Place, k: int) -> int:
 def value_after(p: Place, k: int) -> int:
     """Return the index after the last token of the expression that begins at token k; k if there is none.
 
-    The expression ends with the line of token k at the latest.
+    The expression ends with the line of token k at the latest. One that begins with `if` is not found.
     """
     depth, line = 0, p.tokens[k].line if k < len(p.tokens) else 0
     while k < len(p.tokens) and p.tokens[k].line == line:

@@ -185,6 +185,10 @@ def _check_together(settings: RunSettings) -> None:
         (s.loopback and s.transport != "gloo", f"--transport {s.transport} is for ranks in processes, not for --loopback"),
         (s.machine and not s.loopback, "--machine is for --loopback: ranks in processes wait as their transport does"),
         (timed and s.loopback, "--timed needs ranks that sleep at the same time; --loopback runs one at a time"),
+        (
+            timed and s.transport != "gloo",
+            f"--timed has stages that sleep on processors: leave out --transport {s.transport}",
+        ),
         (timed and s.tensorboard, "--timed trains nothing and has no figures for TensorBoard: leave out --tensorboard"),
         (same_file, f"{same_file} are the same file: give each its own path"),
         (s.split and s.partition, "--split and --partition both fix the layers of each stage: give one of them"),

@@ -56,7 +56,8 @@ class History:
         gradients = [(p, None if p.grad is None else p.grad.clone()) for p in parameters]
         for p in parameters:
             p.grad = None
-        executor.rehearse(self._runs[0][0], FiniteCheck(executor, names).invoke)
+        if self._runs:
+            executor.rehearse(self._runs[0][0], FiniteCheck(executor, names).invoke)
         check = FiniteCheck(executor, names)
         with unchanged_buffers(modules):
             for number, (batch, states) in enumerate(self._runs, 1):

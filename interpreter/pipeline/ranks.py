@@ -39,6 +39,8 @@ def join_ranks(device: torch.device, timeout_s: float, group: ProcessGroup | Non
             Tensors on a GPU are sent over NCCL if that is the backend of the group, otherwise through host memory.
     """
     global _has_created_group
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
     if group is None and not dist.is_initialized():
         gloo.join(timeout_s)
         _has_created_group = True
@@ -46,9 +48,11 @@ def join_ranks(device: torch.device, timeout_s: float, group: ProcessGroup | Non
         return _join_job(device)
     group = dist.group.WORLD if group is None else group
     assert group is not None, "the default process group was destroyed"
-    ranks = join_group(group, timeout_s)
-    if device.type == "cuda" and dist.get_backend(group) == "nccl":
+    over_nccl = device.type == "cuda" and dist.get_backend(group) == "nccl"
+    if over_nccl:
         torch.cuda.set_device(device)
+    ranks = join_group(group, timeout_s)
+    if over_nccl:
         transport: gloo.Gloo | nccl.Nccl = nccl.Nccl(ranks)
     else:
         transport = gloo.Gloo(device, ranks=ranks)

@@ -203,4 +203,4 @@ class Pinned:
 
 def _pinned(tensors: Iterable[Tensor]) -> Values:
     """Return the tensors in pinned memory. Pinned ones are copied too: their owner may overwrite them during the step."""
-    return tuple([t if t.is_cuda else torch.empty(t.shape, dtype=t.dtype, pin_memory=True).copy_(t) for t in tensors])
+    return tuple([t if t.is_cuda else torch.empty_like(t, pin_memory=True).copy_(t) for t in tensors])

@@ -41,9 +41,10 @@ class ProcessorClock:
 
 
 class CudaClock:
-    """Events on the current CUDA stream. A reading is the number of its event. Events are used again after `begin`."""
+    """Events on the current CUDA stream of a device. A reading is the number of its event. A new run uses the events again."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._events: list[torch.cuda.Event] = []
         self._used = 0
 
@@ -56,16 +57,17 @@ class CudaClock:
         number = self._used
         if number == len(self._events):
             self._events.append(_event())
-        self._events[number].record()
+        self._events[number].record(torch.cuda.current_stream(self._device))
         self._used = number + 1
         return number
 
     def times_ns(self, readings: Sequence[int]) -> Sequence[int]:
-        """Wait for these events, and return their times in nanoseconds of time.perf_counter_ns."""
-        if not readings:
-            return []
+        """Wait for these events, and return their times in nanoseconds of time.perf_counter_ns; zeros before the first run."""
+        if not self._used:
+            return [0] * len(readings)
         first, now = self._events[readings[0]], _event()
-        now.record()
+        self._events[max(readings)].synchronize()
+        now.record(torch.cuda.current_stream(self._device))
         now.synchronize()
         begin = time.perf_counter_ns() - _elapsed_ns(first, now)
         return [begin + _elapsed_ns(first, self._events[number]) for number in readings]
@@ -73,7 +75,7 @@ class CudaClock:
 
 def clock_of(device: torch.device) -> Clock:
     """Return a new clock for a rank whose stages are on this device."""
-    return CudaClock() if device.type == "cuda" else ProcessorClock()
+    return CudaClock(device) if device.type == "cuda" else ProcessorClock()
 
 
 def _event() -> torch.cuda.Event:

@@ -54,6 +54,7 @@ from chimerac.interpreter.runtime.store import Key, Message, Slot, Store
 from chimerac.interpreter.runtime.times import Times, times_of
 from chimerac.interpreter.runtime.work import Iteration, Work
 from chimerac.interpreter.transport import Pending, Transport
+from chimerac.interpreter.transport.gpu_waits import GpuWaits
 from chimerac.interpreter.transport.progress import NUMBER
 
 Call = Callable[[], None]
@@ -104,6 +105,7 @@ class Executor:
         }
         self.store = Store()
         self._clock = clock_of(transport.device)
+        self._waits_of_gpu = GpuWaits(transport.device) if transport.device.type == "cuda" else None
         self.iteration = Iteration(objective, transport.device, self._clock.read, evaluates=program.header.kind == "evaluation")
         self.work: dict[tuple[int, int, int], Work] = {}
         self.collectives: list[Pending] = []
@@ -146,32 +148,35 @@ class Executor:
         if self._needs_rehearsal:
             self.rehearse(batch)
             self._needs_rehearsal = False
-        self.iteration.begin(batch)
         for gradients in self.gradients.values():
             gradients.begin()
         clock, transport, number = self._clock.read, self.transport, 0
         self._clock.begin()
-        if transport.waits_of_gpu is not None:
-            transport.waits_of_gpu.begin()
+        if self._waits_of_gpu is not None:
+            self._waits_of_gpu.begin()
+            transport.waits_of_gpu = self._waits_of_gpu
         stamps, waits = self._stamps, self._waits
         position = transport.progress.begin(self._program_key)
         stamps[0], waits[0] = clock(), transport.waited_ns
         try:
+            self.iteration.begin(batch)
             for number, call in enumerate(self._calls_of(sync, invoke)):
                 position[NUMBER] = number  # for messages of other ranks and of the launcher, if something fails
                 call()
                 stamps[number + 1], waits[number + 1] = clock(), transport.waited_ns
         except Exception as cause:
             raise self._failure(number, cause) from cause
+        finally:
+            transport.waits_of_gpu = None
         for gradients in self.gradients.values():
             gradients.end(sync)
         return self.iteration.total_loss()
 
     def rehearse(self, batch: MicroBatches, invoke: Invoke | None = None) -> None:
-        """Run the stream once without messages, and restore all that this changes, if the transport needs that.
+        """Run the stream once without messages, if the transport needs that; restore gradients, buffers and torch's generators.
 
-        Afterwards the kernels of such a run are loaded, and its memory is allocated (transport/nccl.py). The first run of a
-        stream is rehearsed by `run`; one with another `invoke` launches other kernels, so its caller rehearses it.
+        Afterwards the kernels of such a run are loaded, and most of its memory is allocated (transport/nccl.py). The first run
+        of a stream is rehearsed by `run`; one with another `invoke` launches other kernels, so its caller rehearses it.
 
         Args:
             invoke: as in `run`.
@@ -182,18 +187,19 @@ class Executor:
         for p, _ in own_gradients:
             p.grad = None
         generators, number, position = self.iteration.generators, 0, self.transport.progress.begin(self._program_key)
-        with self.transport.rehearsal(), generators.restored(generators.states()), unchanged_buffers(self.stages.values()):
-            self.iteration.begin(batch)
-            for gradients in self.gradients.values():
-                gradients.begin()
-            try:
+        try:
+            with self.transport.rehearsal(), generators.restored(generators.states()), unchanged_buffers(self.stages.values()):
+                for gradients in self.gradients.values():
+                    gradients.begin()
+                self.iteration.begin(batch)
                 for number, call in enumerate(self._calls_of(sync=True, invoke=invoke)):
                     position[NUMBER] = number
                     call()
-            except Exception as cause:
-                raise self._failure(number, cause) from cause
-        for p, gradient in own_gradients:
-            p.grad = gradient
+        except Exception as cause:
+            raise self._failure(number, cause) from cause
+        finally:
+            for p, gradient in own_gradients:
+                p.grad = gradient
 
     @property
     def times(self) -> Times:
@@ -203,7 +209,7 @@ class Executor:
         times_ns = self._clock.times_ns(readings)
         end = len(self._stamps)
         stamps, sent, bounds = times_ns[:end], times_ns[end], times_ns[end + 1 :]
-        waits = self._waits if self.transport.waits_of_gpu is None else self.transport.waits_of_gpu.totals_ns(end)
+        waits = self._waits if self._waits_of_gpu is None else self._waits_of_gpu.totals_ns(end)
         return times_of(stamps, waits, self._is_task, sent, recompute_ns=sum(bounds[1::2]) - sum(bounds[::2]))
 
     def check_copies(self) -> None:

@@ -105,8 +105,11 @@ def times_of(
         waits: how long the rank had waited in total at the same moments.
         is_task, sent, recompute_ns: as in `Times`.
     """
-    clock, waited = np.array(stamps, np.int64), np.array(waits, np.int64)
-    return Times(clock[:-2], clock[1:-1], waited[1:-1] - waited[:-2], is_task, sent, int(clock[-1]), recompute_ns)
+    clock, total_waited = np.array(stamps, np.int64), np.array(waits, np.int64)
+    start, end = clock[:-2], clock[1:-1]
+    # The first task of an overlapped pair may wait on its own CUDA stream for longer than it takes on the main one.
+    waited = np.minimum(total_waited[1:-1] - total_waited[:-2], end - start)
+    return Times(start, end, waited, is_task, sent, int(clock[-1]), recompute_ns)
 
 
 @dataclass(frozen=True, slots=True)

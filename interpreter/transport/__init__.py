@@ -43,8 +43,7 @@ class Transport(Protocol):
         progress: what this rank is doing; the executor writes there which instruction runs.
         rehearsal: makes a context in which nothing is sent or received, and messages that are received are zeros. If it is not
             None, a rank runs its stream once in this context before it posts the first receive.
-        waits_of_gpu: how long the GPU has waited in the stream, if waits block the GPU and not the process; otherwise None, and
-            `waited_ns` counts the waits.
+        waits_of_gpu: during a run on a GPU, where the transport measures its waits; the executor sets it. Otherwise None.
     """
 
     rank: int

@@ -1,4 +1,7 @@
-"""How long the GPU waits for other ranks, over NCCL: there, a wait of the stream blocks the GPU and not the process."""
+"""How long the GPU of a rank waits for other ranks.
+
+Over NCCL a wait blocks the GPU and not the process. Over gloo it blocks the process, but the GPU may still have work meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ import torch
 
 
 class GpuWaits:
-    """The waits of one run of a stream, each between two events on the current CUDA stream."""
+    """The waits of one run of a stream, each between two events on the current CUDA stream of a device."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._waits: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []  # with the number of the instruction
 
     def begin(self) -> None:
@@ -24,12 +28,13 @@ class GpuWaits:
 
         Args:
             number: of the instruction that waits; after the last one, the end of the iteration.
-            wait: makes the current stream wait.
+            wait: makes the current stream wait, or the process.
         """
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        begin.record()
+        stream = torch.cuda.current_stream(self._device)
+        begin.record(stream)
         wait()
-        end.record()
+        end.record(stream)
         self._waits.append((number, begin, end))
 
     def totals_ns(self, readings: int) -> list[int]:

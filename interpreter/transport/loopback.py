@@ -29,7 +29,7 @@ from chimerac.interpreter.transport import Transport, ranks_text
 from chimerac.interpreter.transport.cuda_streams import new_stream, running_on
 from chimerac.interpreter.transport.gpu_waits import GpuWaits
 from chimerac.interpreter.transport.machines import Channel, Network, Operation
-from chimerac.interpreter.transport.progress import Progress
+from chimerac.interpreter.transport.progress import NUMBER, Progress
 from chimerac.interpreter.transport.scheduler import Scheduler, always
 
 T = TypeVar("T")
@@ -105,6 +105,13 @@ class PendingOperation:
 
     def wait(self) -> None:
         """Return when it is complete; other ranks run meanwhile."""
+        waits = self._transport.waits_of_gpu
+        if waits is not None:
+            waits.measure(self._transport.progress.position[NUMBER], self._wait)
+        else:
+            self._wait()
+
+    def _wait(self) -> None:
         self._transport.wait(lambda: self._operation.complete, self._what)
         if self._operation.order is not None:
             self._operation.order.wait()

@@ -11,7 +11,7 @@ at once, and the GPU work that is queued after it waits. The waiting times that 
 A receive is a kernel, which occupies the GPU from its post until the message has arrived. The first launch of some kernels
 waits until the GPU is idle: CUDA loads them then, and libraries such as cuBLAS allocate memory. So a rank that has posted a
 receive and then computes something for the first time could wait for ever: for the receive, which waits for a rank that waits
-for this one. Therefore a rank runs its stream once without messages before the first iteration (`Transport.rehearsal`).
+for this one. Therefore a rank runs its stream once without messages before the first iteration (`Executor.rehearse`).
 """
 
 from __future__ import annotations
@@ -30,25 +30,24 @@ from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.transport import Pending
 from chimerac.interpreter.transport.gloo import join as join_gloo
-from chimerac.interpreter.transport.gpu_waits import GpuWaits
 from chimerac.interpreter.transport.processes import Processes
 from chimerac.interpreter.transport.rendezvous import Rendezvous
 
-MAX_CONNECTIONS = 32  # CUDA's own limit
+MIN_CONNECTIONS, MAX_CONNECTIONS = 8, 32  # CUDA's default, and its limit
 
 
 def connections(program: Program, rank: int) -> int:
-    """Return how many hardware queues the CUDA streams of a rank need, at most MAX_CONNECTIONS.
+    """Return how many hardware queues the CUDA streams of a rank need, from MIN_CONNECTIONS to MAX_CONNECTIONS.
 
-    Each channel, each group of ranks that all-reduce together, and the computation have a CUDA stream of their own. If two
-    of them share a queue of the GPU, the work of one waits for that of the other. CUDA reads the number from
-    CUDA_DEVICE_MAX_CONNECTIONS when a process first uses a GPU; without it there are 8.
+    Each channel and each group of ranks that all-reduce together have a CUDA stream of their own. The computation has two: the
+    second one is for overlapped pairs. If two streams share a queue of the GPU, the work of one waits for that of the other.
+    CUDA reads the number from CUDA_DEVICE_MAX_CONNECTIONS when a process first uses a GPU.
     """
     first, end = program.offsets[rank : rank + 2].tolist()
     op, peer = program.table.op[first:end], program.table.peer[first:end]
     channels = sum(len(np.unique(peer[op == kind])) for kind in (Op.SEND, Op.RECV))
     groups = {c.ranks for c in program.collectives if rank in c.ranks}
-    return min(1 + channels + len(groups), MAX_CONNECTIONS)
+    return max(MIN_CONNECTIONS, min(2 + channels + len(groups), MAX_CONNECTIONS))
 
 
 def join(timeout_s: float, local_rank: int) -> None:
@@ -83,7 +82,6 @@ class Nccl(Processes):
     def __init__(self, ranks: Rendezvous | None = None) -> None:
         super().__init__("nccl", torch.device("cuda", torch.cuda.current_device()), staged=False, ranks=ranks)
         self._rehearses, self.rehearsal = False, self._rehearsal
-        self.waits_of_gpu = GpuWaits()
 
     @contextmanager
     def _rehearsal(self) -> Iterator[None]:

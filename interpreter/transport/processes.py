@@ -69,17 +69,21 @@ class PendingOperation:
         progress.begin_wait(self._awaited, self._posted)
         try:
             if self._transport.waits_of_gpu is not None:
-                self._transport.waits_of_gpu.measure(progress.position[NUMBER], self._work.wait)
-            elif self._limit is None:
-                self._work.wait()
+                self._transport.waits_of_gpu.measure(progress.position[NUMBER], self._wait)
             else:
-                self._work.wait(self._limit)
+                self._wait()
         except RuntimeError as error:
             raise self._transport.rendezvous.lost(self._awaited, error) from error
         progress.end_wait()
         self._transport.waited_ns += perf_counter_ns() - begin
         if self._then is not None:
             self._then()
+
+    def _wait(self) -> None:
+        if self._limit is None:
+            self._work.wait()
+        else:
+            self._work.wait(self._limit)
 
 
 class Channel:

@@ -214,6 +214,9 @@ def test_settings_that_exclude_each_other_are_refused(write: Write, capsys: pyte
     with pytest.raises(SystemExit):
         main([str(write(SMALL.replace("timed: 10", "timed: 10, loopback: true")))])
     assert "--timed needs ranks that sleep at the same time" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(write(SMALL.replace("timed: 10", "timed: 10, transport: nccl")))])
+    assert "--timed has stages that sleep on processors: leave out --transport nccl" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", shipped())

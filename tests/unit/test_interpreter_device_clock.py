@@ -21,7 +21,8 @@ class Event:
         assert enable_timing
         self.at_ms = float("nan")
 
-    def record(self) -> None:
+    def record(self, stream: str) -> None:
+        assert stream == "the current stream of cuda:1"
         Event.now_ms += 1
         self.at_ms = Event.now_ms
 
@@ -36,6 +37,7 @@ class Event:
 @pytest.fixture(autouse=True)
 def fake_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"the current stream of {device}")
     monkeypatch.setattr(Event, "now_ms", 0.0)
 
 
@@ -48,18 +50,18 @@ def test_on_a_cpu_a_reading_is_its_time() -> None:
 
 def test_on_a_gpu_the_readings_are_events_whose_times_are_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "perf_counter_ns", lambda: 100_000_000)
-    clock = clock_of(torch.device("cuda"))
+    clock = clock_of(torch.device("cuda", 1))
     assert isinstance(clock, CudaClock)
+    assert clock.times_ns([0, 0]) == [0, 0], "before the first run there are no times, as on the CPU"
     for _ in range(2):  # the events are used again
         clock.begin()
         readings = [clock.read() for _ in range(3)]
         # Another event is now, at 100 ms of the processor's clock; the three were 3, 2 and 1 ms before.
         assert list(clock.times_ns(readings)) == [97_000_000, 98_000_000, 99_000_000]
-    assert list(clock.times_ns([])) == []
 
 
 def test_the_waits_of_a_gpu_are_added_up_by_instruction() -> None:
-    waits = GpuWaits()
+    waits = GpuWaits(torch.device("cuda", 1))
     waits.measure(0, lambda: None)
     waits.begin()
     made: list[str] = []

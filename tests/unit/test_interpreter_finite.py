@@ -268,6 +268,15 @@ def test_a_value_from_an_earlier_batch_of_the_update_is_named_and_a_note_tells_o
     assert found.message == "step 1 has a loss or a gradient that is not finite" and "run again" in found.notes[0]
 
 
+def test_a_gradient_that_is_not_finite_before_the_first_step_is_refused() -> None:
+    def check(pipe: Pipeline) -> None:
+        next(iter(pipe.parameters())).grad = torch.full_like(next(iter(pipe.parameters())), float("nan"))
+        pipe.check_finite()
+
+    found = errors("chimera", partial(make, 2, broken=1, fault="", at=None), check)
+    assert [error.code for error in found] == ["E812", "E812"]
+
+
 def test_a_finite_step_passes() -> None:
     assert errors("chimera", partial(make, 2, broken=1, fault="", at=None), step_and_check) == [None, None]
 

@@ -9,26 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 
 
-class OperationOrder(Protocol):
-    """When the device executes one transfer or one collective."""
-
-    def post(self) -> None:
-        """Let the operation wait for all that the calling rank has started."""
-
-    def execute(self, action: Callable[[], None]) -> None:
-        """Start the operation."""
-
-    def wait(self) -> None:
-        """Let all that the calling rank starts from now on wait for the operation."""
-
-
 class CudaOrder:
-    """One transfer or one collective on a CUDA stream.
+    """When the GPU executes one transfer or one collective.
 
     Args:
         stream: of its channel, or of its group of ranks.
@@ -62,7 +48,7 @@ def new_stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
-def order_on(stream: torch.cuda.Stream | None) -> OperationOrder | None:
+def order_on(stream: torch.cuda.Stream | None) -> CudaOrder | None:
     """Return the order of a new operation on this stream; None without a stream."""
     return None if stream is None else CudaOrder(stream)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.program import Machine, Program
-from chimerac.interpreter.transport.cuda_streams import OperationOrder, keep, new_stream, order_on
+from chimerac.interpreter.transport.cuda_streams import CudaOrder, keep, new_stream, order_on
 from chimerac.interpreter.transport.scheduler import Scheduler
 
 Queue = deque["Operation"]
@@ -38,7 +38,7 @@ class Operation:
 
     __slots__ = ("action", "complete", "missing", "order", "queues")
 
-    def __init__(self, members: int, order: OperationOrder | None = None) -> None:
+    def __init__(self, members: int, order: CudaOrder | None = None) -> None:
         self.missing, self.complete, self.order = members, False, order
         self.action: Callable[[], None] | None = None
         self.queues: list[Queue] = []

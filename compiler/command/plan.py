@@ -9,12 +9,13 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, did_you_mean, refuse
-from chimerac.chimera_ir.files import check_folder, short_path, write_stderr, write_stdout
+from chimerac.chimera_ir.files import CONFIG_SUFFIXES, check_folder, short_path, write_stderr, write_stdout
 from chimerac.chimera_ir.host import processors
 from chimerac.chimera_ir.profile import Profile
 from chimerac.compiler.analyze.report import table
@@ -49,9 +50,18 @@ def run(argv: Sequence[str]) -> int:
         return print_findings(error)
 
 
+def _check_suffix(output: str | None) -> None:
+    """Raise ChimeraError E002 if interpreter/run.py would not read the plan as a config file, because of its name."""
+    if output is not None and Path(output).suffix not in CONFIG_SUFFIXES:
+        expected = " or ".join(CONFIG_SUFFIXES)
+        message = f"-o {short_path(output)}: interpreter/run.py reads a plan only from a file whose name ends in {expected}"
+        raise refuse("E002", message, help=f"for instance -o {shlex.quote(str(Path(output).with_suffix('.yaml')))}")
+
+
 def _run(options: argparse.Namespace) -> int:
     problems = _problems(options)
     check_is_file(options.output, "the JSON" if options.emit == "json" else "the table")
+    _check_suffix(options.output)
     check_folder(options.output)
     results, profiles_left = _search(problems, options.processes or processors())
     result = min(results, key=lambda found: found.best.key)

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from chimerac.chimera_ir.arguments import Parser
+from chimerac.chimera_ir.files import CONFIG_SUFFIXES
 from chimerac.interpreter.adapters.own import unread_option
 from chimerac.interpreter.launch.config import as_yaml, config_values, convert, field_types
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.storage import from_environment, resolved
 from chimerac.interpreter.launch.workloads import model_table
-
-CONFIG_SUFFIXES = (".yaml", ".yml")  # of config files, which may be given instead of the schedule
 
 # The options with which other launchers take the number of ranks.
 RANK_OPTIONS = (

@@ -104,6 +104,11 @@ def test_json_says_why_neighbours_of_the_best_lose(capsys: pytest.CaptureFixture
         ({"-p": "ff=4"}, "E002", "no schedule has this parameter"),
         ({"-p": "f=x"}, "E002", "'x' is not an integer"),
         ({"-o": "-"}, "E002", "stdout gets the table"),
+        (
+            {"-o": "plan.json"},
+            "E002",
+            "-o plan.json: interpreter/run.py reads a plan only from a file whose name ends in .yaml",
+        ),
         ({"--profile": "nowhere.json"}, "E001", "nowhere.json"),
         ({"--model": "gpt-micro"}, "E714", "is one of gpt-nano, and the model is gpt-micro"),
         ({"--memory": "1000"}, "E718", "a rank has 1,000 bytes"),

@@ -119,12 +119,16 @@ def killed_in_all_reduce(trainer: Trainer) -> None:
 
 
 def killed_in_a_shared_sum(trainer: Trainer) -> None:
-    """Make all all-reduces use shared memory, and make rank 1 kill itself in one for which it waits."""
+    """Make all all-reduces use shared memory, and make rank 1 kill itself in one for which it waits.
+
+    At the end of the stream a rank waits for its sends before it waits for the all-reduces.
+    """
     shared.LEAST_BYTES = 0
     position = trainer.transport.progress.position
+    all_reduces = [n for n, instruction in enumerate(CHIMERA.stream(1)) if instruction.op == "ALLREDUCE"]
 
     def kill_in_a_wait(*_: object) -> None:
-        while position[WAITS_FOR] == NONE:
+        while position[WAITS_FOR] not in all_reduces:
             time.sleep(0.01)
         kill_self()
 

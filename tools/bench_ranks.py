@@ -6,6 +6,7 @@ A benchmark is one module. Its command starts it again as ranks (`on_ranks`), an
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -16,6 +17,9 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +32,11 @@ from tools import ROOT
 from tools.bench_models import SEED
 
 PAGE = ROOT / "docs" / "benchmarks.md"
-OUT = "BENCH_OUT"  # the environment variable of a rank that names the file for what rank 0 has found
+# Environment variables of a rank.
+OUT = "BENCH_OUT"  # the file for what rank 0 has found
+TURNS = "BENCH_TURNS"  # the port of the store in which a job says that its turn has ended
+TURN_TIMEOUT_S = 600  # a job waits no longer than this for the turn of another one
+_TURNS = itertools.count()
 
 
 def on_ranks(module: str, count: int, *arguments: object) -> Any:
@@ -39,16 +47,38 @@ def on_ranks(module: str, count: int, *arguments: object) -> Any:
 
     Raises subprocess.CalledProcessError if a rank fails.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "found.json"
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), OUT: str(out)}
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
-        subprocess.run([*launcher, "-m", module, *map(str, arguments)], env=environment, cwd=ROOT, check=True)
-        return json.loads(out.read_text())
+    (found,) = at_once(module, count, [arguments])
+    return found
+
+
+def at_once(module: str, count: int, command_lines: Sequence[Sequence[object]]) -> list[Any]:
+    """Run a module once with each of these command lines, all at the same time; return what the rank 0 of each has found.
+
+    Each is a job of its own, of `count` ranks of this host with one thread each. While they run `timed_rounds`, one of them
+    computes, and the others wait without using the processor.
+
+    Raises subprocess.CalledProcessError if a rank of any job fails; the other jobs are then ended.
+    """
+    turns = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as at_the_end:
+        outs = [Path(folder) / f"{number}.json" for number, _ in enumerate(command_lines)]
+        jobs = []
+        for out, command_line in zip(outs, command_lines, strict=True):
+            ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), OUT: str(out), TURNS: str(turns.port)}
+            command = [*launcher, "-m", module, *map(str, command_line)]
+            jobs.append(at_the_end.enter_context(subprocess.Popen(command, env=os.environ | ours, cwd=ROOT)))
+            at_the_end.callback(jobs[-1].terminate)
+        while (codes := [job.poll() for job in jobs]).count(None) and not any(codes):
+            time.sleep(0.1)
+        for job in jobs:
+            if job.returncode:
+                raise subprocess.CalledProcessError(job.returncode, job.args)
+        return [json.loads(out.read_text()) for out in outs]
 
 
 def is_rank() -> bool:
-    """Return whether this process is a rank that `on_ranks` has started."""
+    """Return whether this process is a rank that `at_once` or `on_ranks` has started."""
     return OUT in os.environ
 
 
@@ -76,23 +106,43 @@ def timed_rounds(
     The seconds are those that all ranks took.
 
     Args:
+        runners: those of this job.
         groups: the names of runners that are compared; they run one after another, so that other load on the host affects all
-            of them. A name may be in several groups. None: all runners are one group.
+            of them. A name may be in several groups. None: all runners are one group. A name that is not in `runners` belongs
+            to another job of `at_once`; this job waits while that one runs it. All jobs have the same groups and rounds.
 
     One round more, at the beginning, warms up, and nothing is yielded for it. The order of the groups, and that within a group,
     are random, so that no runner always follows the same one.
     """
-    shuffler = random.Random(SEED)  # with one seed, all ranks have the same orders
+    shuffler = random.Random(SEED)  # with one seed, all ranks of all jobs have the same orders
     numbered = list(enumerate([list(runners)] if groups is None else groups))
     for number in range(rounds + 1):
         for group, names in shuffler.sample(numbered, len(numbered)):
             for name in shuffler.sample(names, len(names)):
+                ended = _next_turn()
+                if name not in runners:
+                    _store().wait([ended])
+                    continue
                 dist.barrier()
                 start = time.perf_counter()
                 runners[name]()
                 dist.barrier()
+                seconds = time.perf_counter() - start
+                _store().set(ended, "")
                 if number:
-                    yield group, name, time.perf_counter() - start
+                    yield group, name, seconds
+    _store().wait([ended])  # of the last turn: only then may a job prepare what comes next
+
+
+@cache
+def _store() -> dist.Store:
+    """Return the store of the turns of all jobs."""
+    return dist.TCPStore("localhost", int(os.environ[TURNS]), is_master=False, timeout=timedelta(seconds=TURN_TIMEOUT_S))
+
+
+def _next_turn() -> str:
+    """Return the key that is set when the next turn has ended. It is the same in all jobs."""
+    return f"turn {next(_TURNS)} has ended"
 
 
 def ratios(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:

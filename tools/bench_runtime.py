@@ -1,9 +1,11 @@
 """Compares the speed of the runtime with torch.distributed.pipelining and with loops written by hand.
 
-All of them compute the gradients of the same model, on the same two gloo ranks with one thread each. Two times whose ratio has
-a goal are measured soon after each other (GROUPS), so that other load on the host affects both, and the ratio is computed in
-each round. A table has the median and the quartiles of each ratio, and another one has the times. For our schedules that other
-table also has the waits for communication.
+All of them compute the gradients of the same model, on two gloo ranks with one thread each. torch's schedules have two
+processes of their own, as in a job of their users: our runtime sets up the allocator of its processes
+(interpreter/runtime/allocator.py), and the loops by hand share these. Two times whose ratio has a goal are measured soon after
+each other (GROUPS), so that other load on the host affects both, and the ratio is computed in each round. A table has the
+median and the quartiles of each ratio, and another one has the times. For our schedules that other table also has the waits
+for communication.
 
     python -m tools.bench_runtime [ROUNDS]      default 7; three times as many for the tiny model
     python -m tools.bench_runtime --write       and records the result in docs/benchmarks.md
@@ -35,9 +37,10 @@ from tests.proof.record import table
 from tools import bench_bare
 from tools.bench_instructions import Instant
 from tools.bench_models import GPT, SEED, TINY, Sizes, description_of, iteration_of, mean_loss, model_of, pipeline_of, tokens_of
-from tools.bench_ranks import benchmark, is_rank, on_ranks, ratio_cells, ratios, run_rank, timed_rounds
+from tools.bench_ranks import at_once, benchmark, is_rank, ratio_cells, ratios, run_rank, timed_rounds
 
-RANKS = 2
+RANKS = 2  # of each job
+JOBS = ("ours", "torch")  # the loops by hand are in the first one
 # Our schedules, with their parameters besides D and N.
 OURS: dict[str, dict[str, int]] = {"gpipe": {}, "1f1b": {}, "interleaved": {"v": 2}, "zb_v": {}, "chimera": {}}
 # Chimera that launches the all-reduce of a stage right after its last gradient. That of the library waits until the rank is
@@ -143,44 +146,66 @@ def alone(z: Sizes, micro_batches: int) -> Callable[[], None]:
     return bench_bare.alone(model.build_stage(range(len(model.layers)), SEED), tokens_of(z, micro_batches))
 
 
-def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
+def measure(job: str, z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
     """Return what this rank has measured. A runner is one of the loops that are compared.
 
-    times: for each group of GROUPS, by runner, the seconds of each round; also those of `ideal`, which is `alone` divided by
-    RANKS, and of `best of torch`. counts: by schedule of ours, the number of instructions of this rank. waits: by runner of a
-    schedule of ours, for each of its runs the seconds in which the rank waited for values, for sends and for all-reduces. best:
-    the runner of torch's fastest schedule; None if no group has all of torch's.
+    times: for each group of GROUPS, by runner of this job, the seconds of each round. counts: by schedule of ours, the number
+    of instructions of this rank. waits: by runner of a schedule of ours, for each of its runs the seconds in which the rank
+    waited for values, for sends and for all-reduces.
+
+    Args:
+        job: one of JOBS.
     """
-    transport, counts, pipes = Gloo(), {}, dict[str, BoundPipeline]()
-    runners: dict[str, Callable[[], None]] = {"alone": alone(z, micro_batches)}
-    runners["ours on one rank"], _ = ours("1f1b", z, micro_batches, Instant(rank=0, world=1))
-    for name in [*OURS, EAGER] if z is GPT else [*OURS]:
-        runners[f"ours {name}"], pipes[f"ours {name}"] = ours(name, z, micro_batches, transport)
-        counts[name] = len(pipes[f"ours {name}"].executor.stream)
-    for name in THEIRS:
-        if z is GPT or name not in V_SHAPED:  # torch's split backward fails on the tiny model: "can't detach views in-place"
-            runners[f"torch {name}"] = theirs(name, z, micro_batches)
-    runners["chimera by hand"] = by_hand(z, micro_batches)
-    times: list[dict[str, list[float]]] = [{name: [] for name in group} for group in GROUPS[z]]
+    runners: dict[str, Callable[[], None]] = {}
+    counts, pipes = {}, dict[str, BoundPipeline]()
+    if job == "torch":
+        for name in THEIRS:
+            if (
+                z is GPT or name not in V_SHAPED
+            ):  # torch's split backward fails on the tiny model: "can't detach views in-place"
+                runners[f"torch {name}"] = theirs(name, z, micro_batches)
+    else:
+        transport = Gloo()
+        runners["alone"] = alone(z, micro_batches)
+        runners["ours on one rank"], _ = ours("1f1b", z, micro_batches, Instant(rank=0, world=1))
+        for name in [*OURS, EAGER] if z is GPT else [*OURS]:
+            runners[f"ours {name}"], pipes[f"ours {name}"] = ours(name, z, micro_batches, transport)
+            counts[name] = len(pipes[f"ours {name}"].executor.stream)
+        runners["chimera by hand"] = by_hand(z, micro_batches)
+    times: list[dict[str, list[float]]] = [{name: [] for name in group if name in runners} for group in GROUPS[z]]
     waits: dict[str, list[tuple[float, float, float]]] = {name: [] for name in pipes}
     for group, name, seconds in timed_rounds(runners, rounds, GROUPS[z]):
         times[group][name].append(seconds)
         if name in pipes:
             figures = pipes[name].figures
             waits[name].append((figures.value_wait_s, figures.send_wait_s, figures.all_reduce_wait_s))
-    best = None
-    for of_group in times:
-        if "alone" in of_group:
-            of_group["ideal"] = [t / RANKS for t in of_group["alone"]]
-        if of_group.keys() >= set(_ALL_OF_TORCH):
-            best = min(_ALL_OF_TORCH, key=lambda name: statistics.median(of_group[name]))
-            of_group["best of torch"] = of_group[best]
-    return {"times": times, "counts": counts, "waits": waits, "best": best}
+    return {"times": times, "counts": counts, "waits": waits}
+
+
+def measure_job(rounds: int, job: str) -> dict[str, Any]:
+    """Return what `measure` finds for every run, with three times as many rounds for the tiny model."""
+    return {name: measure(job, z, n, rounds if z is GPT else 3 * rounds) for name, (z, n) in RUNS.items()}
 
 
 def measure_all(rounds: int) -> dict[str, Any]:
-    """Return what `measure` finds for every run, with three times as many rounds for the tiny model."""
-    return {name: measure(z, n, rounds if z is GPT else 3 * rounds) for name, (z, n) in RUNS.items()}
+    """Run both jobs; return by run what they have measured, joined.
+
+    The times of a group are joined, with those of `ideal`, which is `alone` divided by RANKS, and of `best of torch`. best: the
+    runner of torch's fastest schedule; None if no group has all of torch's.
+    """
+    of_ours, of_torch = at_once("tools.bench_runtime", RANKS, [(rounds, job) for job in JOBS])
+    found = {}
+    for run in RUNS:
+        times = [a | b for a, b in zip(of_ours[run]["times"], of_torch[run]["times"], strict=True)]
+        best = None
+        for of_group in times:
+            if "alone" in of_group:
+                of_group["ideal"] = [t / RANKS for t in of_group["alone"]]
+            if of_group.keys() >= set(_ALL_OF_TORCH):
+                best = min(_ALL_OF_TORCH, key=lambda name: statistics.median(of_group[name]))
+                of_group["best of torch"] = of_group[best]
+        found[run] = of_ours[run] | {"times": times, "best": best}
+    return found
 
 
 def report(found: dict[str, Any]) -> tuple[str, bool]:
@@ -204,7 +229,7 @@ def _ratio_table(run: str, times: list[dict[str, list[float]]]) -> tuple[str, bo
     """Return the table of the ratios of a run, and whether its goals are met.
 
     Args:
-        times: as in what `measure` returns.
+        times: as in what `measure_all` returns for this run.
     """
     rows, all_met = [], True
     for first, second, most in GOALS[run]:
@@ -222,7 +247,7 @@ def _loop_table(run: str, found: dict[str, Any]) -> str:
     """Return the table of the loops of a run: the time of an iteration, and the waits.
 
     Args:
-        found: as `measure` returns it.
+        found: as `measure_all` returns it for this run.
 
     For the tiny model it also has the time of an iteration divided by the number of instructions.
     """
@@ -244,6 +269,6 @@ def _loop_table(run: str, found: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     if is_rank():
-        run_rank(partial(measure_all, int(sys.argv[1])))
+        run_rank(partial(measure_job, int(sys.argv[1]), sys.argv[2]))
     else:
-        sys.exit(benchmark("runtime", __doc__, lambda n: report(on_ranks("tools.bench_runtime", RANKS, n)), "ROUNDS", 7))
+        sys.exit(benchmark("runtime", __doc__, lambda rounds: report(measure_all(rounds)), "ROUNDS", 7))

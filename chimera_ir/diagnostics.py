@@ -1,9 +1,9 @@
 """Findings: one type for all errors in inputs, one exception that carries all findings of a pass, one renderer.
 
 error[E210]: this does not hold: N >= 1 and N % D == 0
-  --> schedules/chimera.sched:15:22
+  --> schedules/chimera.sched:16:22
    |
-15 | param N = D          require N >= 1 and N % D == 0
+16 | param N = D          require N >= 1 and N % D == 0
    |                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ N = 6, D = 4
    = note: N was given: -p N=6
    = help: give -p N=4 or -p N=8

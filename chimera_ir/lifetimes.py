@@ -82,9 +82,9 @@ class Lifetimes:
         """Return the entries of all of these, one after another; there is at least one."""
         return Lifetimes(*(np.concatenate([getattr(x, f.name) for x in lives]) for f in fields(Lifetimes)))
 
-    def take(self, rows: npt.NDArray[Any]) -> Lifetimes:
+    def take(self, entries: npt.NDArray[Any]) -> Lifetimes:
         """Return the entries selected by an index or a mask."""
-        return Lifetimes(*(getattr(self, f.name)[rows] for f in fields(Lifetimes)))
+        return Lifetimes(*(getattr(self, f.name)[entries] for f in fields(Lifetimes)))
 
     def is_of(self, *kinds: Kind) -> npt.NDArray[np.bool_]:
         """Return which entries are of these kinds."""
@@ -94,8 +94,8 @@ class Lifetimes:
 def activations(program: Program) -> Lifetimes:
     """Return the activations of a verified program.
 
-    What a FWD with recompute does not keep is held from its RECOMPUTE on. If it has none, it is held from the backward that
-    runs the forward again. In an evaluation program no FWD keeps anything.
+    What a FWD with recompute does not keep is held from its RECOMPUTE on. Without a RECOMPUTE, it is held from the backward
+    that runs the forward again. In an evaluation program no FWD keeps anything.
     """
     h, t, by_key = program.header, program.table, _RowsByKey(program)
     rows, keys = by_key.entries(np.flatnonzero(t.op == Op.FWD))

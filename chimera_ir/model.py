@@ -54,8 +54,8 @@ class Layer:
         gradient_bytes: of its parameters' gradients.
         peaks: the most that it makes and holds at one moment (chimera_ir/workspace.py).
 
-    These three do not count what `Shared` counts, nor the layer's input, which is a value; but they count the input of the
-    first layer, which is samples.
+    kept_bytes, split_kept_bytes and weight_kept_bytes do not count what `Shared` counts, nor the layer's input, which is a
+    value; but they count the input of the first layer, which is samples.
 
     If split_kept_bytes is None, it equals kept_bytes. If gradient_bytes is None, it equals weight_bytes. Peaks that are None
     count as 0.

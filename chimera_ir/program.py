@@ -58,7 +58,7 @@ class Program:
         collectives: the distinct instructions with a field `ranks`.
         partition: the layers of each stage; None if the program does not name them.
 
-    The column `operand` of the table is an index into one of these two (`Table`).
+    The column `operand` of the table is an index into `micro_batch_lists` or `collectives` (`Table`).
     """
 
     header: Header

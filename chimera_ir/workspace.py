@@ -102,7 +102,7 @@ class Sizes:
 def workspace_bytes(s: Sizes) -> dict[Run, Bytes]:
     """Return the workspace of each run, with a number for each layer that may be the last one of the stage.
 
-    If `s` is of one stage, only the number for its last layer is meant.
+    If `s` is of one stage, only the number for its last layer has a meaning.
     """
     kept, split_kept, weight_kept = (x[..., 1:] for x in (s.kept, s.split_kept, s.weight_kept))
     forward = _most(s.kept[..., :-1] + s.inputs + s.peaks["forward"] + s.outside)

@@ -108,7 +108,10 @@ def compile_replica(schedule: Schedule, spec: Spec, width: int) -> Program:
 
 
 def parse_source(source: Source) -> Schedule:
-    """Return the syntax tree of a schedule's text. Raises ChimeraError with every independent syntax error."""
+    """Return the syntax tree of a schedule's text.
+
+    Raises ChimeraError with the syntax errors that can be told apart (diagnose/texts.py), or with a finding of another kind.
+    """
     try:
         return parse(source)
     except ChimeraError as error:

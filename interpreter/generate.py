@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not 0 <= given.seed < 2**63:
         parser.error(f"argument --seed: expected a number from 0 to 2^63 - 1, found {given.seed}")
     try:
-        # torch takes 2.6 s to import. Errors in options are reported before that.
+        # torch takes 2 s to import. Errors in options are reported before that.
         from chimerac.interpreter.launch.generating import Sampling, generator_of
 
         generator = generator_of(given.weights, given.model, given.seq_len, given.tokenizer)

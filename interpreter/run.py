@@ -42,7 +42,7 @@ def main() -> int:
         plan = make_plan(settings, notify=lambda text: write_stderr(f"{text}\n") if is_first_here else None)
         if not settings.loopback:
             if "RANK" not in os.environ:
-                # The launcher imports torch, which takes 2.6 s. Findings about the program are printed before that.
+                # The launcher imports torch, which takes 2 s. Findings about the program are printed before that.
                 from chimerac.interpreter.launch.launcher import launch
 
                 return launch(["--standalone", f"--nproc-per-node={plan.program.world}", __file__, *sys.argv[1:]], plan)

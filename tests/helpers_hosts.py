@@ -4,7 +4,7 @@ Both run on one computer. A simulated host is a set of namespaces of its kernel.
 process of a host is a child of `unshare`. When the process of the test ends, however that happens, the kernel kills
 `unshare` and its child. With them the namespaces, their processes and the link disappear. So nothing has to be cleaned up. Only
 if the test is killed does a small file remain in the folder for temporary files: the one that the hosts see as /etc/hosts. Each
-host has its own /proc. Everything else in the file system is shared.
+host has its own /proc and its own mount on /etc/hosts. Everything else in the file system is shared.
 """
 
 from __future__ import annotations

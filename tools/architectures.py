@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", metavar="ARCHITECTURE", help=f"any of {', '.join(ARCHITECTURES)}; by default all")
-    parser.add_argument("--write", action="store_true", help="record them in docs/any_model.md")
+    parser.add_argument("--write", action="store_true", help="record the rows in docs/any_model.md")
     options = parser.parse_args(arguments)
     if unknown := set(options.kinds) - set(ARCHITECTURES):
         parser.error(f"unknown architecture {min(unknown)}: take one of {', '.join(ARCHITECTURES)}")

@@ -58,7 +58,7 @@ class SchedLexer(RegexLexer):
 def as_rst(_app: Any, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
     """Change a docstring, which is plain text with `code` and indented examples in it, to reStructuredText.
 
-    The sections Args and Attributes stay as they are, apart from special characters: sphinx.ext.napoleon reads them.
+    In the sections Args and Attributes only code and special characters change: sphinx.ext.napoleon reads these sections.
 
     Args:
         lines: of the docstring; they are changed in place.

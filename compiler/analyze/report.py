@@ -67,8 +67,8 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None, stat
     if s.unit:
         yield from _equation(program, s)
     if h.kind == "training":
-        synced = [f"{stage.removeprefix('stage ')} at {s.time(time)}" for stage, time in s.synced.items()]
-        yield f"gradients done  stage {', '.join(synced[:MAX_STAGES])}{', ...' if len(synced) > MAX_STAGES else ''}"
+        done = [f"{stage.removeprefix('stage ')} at {s.time(time)}" for stage, time in s.gradients_done.items()]
+        yield f"gradients done  stage {', '.join(done[:MAX_STAGES])}{', ...' if len(done) > MAX_STAGES else ''}"
     if program.recomputed_stages:
         yield f"recomputed      stages {stages_text(program.recomputed_stages)}   (their forwards run again)"
     verdicts = machines(ProgramIndex(program))  # by machine, whether the program ends on it

@@ -37,7 +37,7 @@ class Simulation:
         wall_bubbles: makespan - busy, idle time up to the optimizer step.
         own_bubbles: last end - first start - busy, as the zero-bubble papers count, over the tasks that take time; 0 for a rank
             without one.
-        synced: by the group of each stage, when its last weight gradient on any rank ends; 0 if it has none.
+        gradients_done: by the group of each stage, when its last weight gradient on any rank ends; 0 if it has none.
         durations: what took how long.
         lengths: of each row, 0 for all but tasks.
         waits: what waited for what.
@@ -51,7 +51,7 @@ class Simulation:
     busy: tuple[int, ...]
     wall_bubbles: tuple[int, ...]
     own_bubbles: tuple[int, ...]
-    synced: Mapping[str, int]
+    gradients_done: Mapping[str, int]
     lengths: Ints
     waits: Waits
     node_start: Ints
@@ -152,8 +152,8 @@ def simulate(
     np.minimum.at(first, rank[ran], timeline.start[ran])
     np.maximum.at(last, rank[ran], timeline.end[ran])
     weight_gradients = np.flatnonzero((program.table.op == Op.BWD) | (program.table.op == Op.BWD_WEIGHT))
-    synced = np.zeros(program.header.stages, np.int64)
-    np.maximum.at(synced, program.table.stage[weight_gradients], timeline.end[weight_gradients])
+    done = np.zeros(program.header.stages, np.int64)
+    np.maximum.at(done, program.table.stage[weight_gradients], timeline.end[weight_gradients])
     return Simulation(
         program,
         durations,
@@ -162,7 +162,7 @@ def simulate(
         busy=tuple(busy.tolist()),
         wall_bubbles=tuple((makespan - busy).tolist()),
         own_bubbles=tuple(np.where(busy > 0, last - first - busy, 0).tolist()),
-        synced={stage_group(s): t for s, t in enumerate(synced.tolist())},
+        gradients_done={stage_group(s): t for s, t in enumerate(done.tolist())},
         lengths=lengths,
         waits=all_waits,
         node_start=node_start,

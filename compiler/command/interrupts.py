@@ -13,7 +13,7 @@ from types import FrameType
 def interrupts_deferred() -> Iterator[None]:
     """Let the first Ctrl-C take effect at the end of the context, and a second one at once.
 
-    Outside of the main thread, which gets no signals, this does nothing.
+    In other threads than the main one, this does nothing: only the main thread gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _search(problems: Sequence[Problem], processes: int) -> tuple[list[PlanResult], int | None]:
-    """Return the results of the problems for which a configuration fits. After Ctrl-C the last one is that so far.
+    """Return the results of the problems for which a configuration fits. After Ctrl-C the last one may be only the best so far.
 
     Also return the number of problems for which nothing was tried or found when Ctrl-C ended the search; None without Ctrl-C.
 
@@ -210,7 +210,7 @@ class _Plan:
     """The result of a search as text, JSON, a file for run.py and a command line.
 
     Args:
-        results: of all profiles that were tried; empty if there was one profile.
+        results: of all profiles for which a configuration fits; empty if only one profile was given.
     """
 
     def __init__(self, result: PlanResult, results: Sequence[PlanResult] = ()) -> None:

@@ -168,9 +168,10 @@ def _check_paths(options: argparse.Namespace) -> str | None:
     path: str | None = options.certificate
     if path is None and options.output is not None:
         path = f"{options.output.removesuffix('.sched')}.json"
-    # The last two may be names of a model and of a profile that are no files. Then no path is equal to theirs.
+    # A schedule, a model and a profile may be given by names that are no files. An output may have such a name.
     inputs = (options.schedule, options.costs_path, options.partition, options.model, options.profile)
-    named = [name for name in (*inputs, options.output, path) if name not in (None, "-")]
+    files = [name for name in inputs if name is not None and os.path.exists(name)]
+    named = [*files, *(name for name in (options.output, path) if name not in (None, "-"))]
     if path == "-" and options.output is None:
         raise refuse("E002", "--certificate -: stdout gets the schedule", help="give -o PATH for the schedule")
     paths = [os.path.realpath(name) for name in named]
@@ -207,10 +208,11 @@ def _placement(options: argparse.Namespace) -> tuple[Program, list[str]]:
 
 
 def _check_memory_options(options: argparse.Namespace) -> None:
-    """Raise ChimeraError E002: --optimizer or --zero without --memory; --model without --memory and --profile; --limit with
-    --memory; --makespan without --objective memory, or --placements with it.
+    """Raise ChimeraError E002 for options about memory that lack another option or exclude each other.
 
-    With --objective memory, --model is enough for the first two, because the bytes of the model are then the objective.
+    A search counts bytes with --memory, and with --model if --objective is memory. Where it counts none, --optimizer and --zero
+    are refused, and so is --model without --profile. Where it counts them, --limit is refused. --makespan is refused without
+    --objective memory, and --placements with it.
     """
     is_objective = options.objective == "memory"
     if options.makespan is not None and not is_objective:
@@ -227,7 +229,7 @@ def _check_memory_options(options: argparse.Namespace) -> None:
             raise refuse("E002", "--model alone changes nothing in a search: give --profile NAME, too, or --memory")
     elif options.limit is not None:
         option = "--model" if options.memory is None else "--memory"
-        raise refuse("E002", f"{option} and --limit both say what a rank may hold: give one of them")
+        raise refuse("E002", f"{option} makes the search count bytes, and --limit counts activations: give one of them")
 
 
 def _with_partition(program: Program, profile: Profile | None, options: argparse.Namespace) -> Program:

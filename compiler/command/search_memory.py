@@ -41,7 +41,7 @@ class SearchMemory:
 
     @staticmethod
     def of(program: Program, profile: Profile | None, options: argparse.Namespace, split: bool | None) -> SearchMemory | None:
-        """Return the limit of --memory. Without this option, return None, or `NO_LIMIT` if bytes are the objective.
+        """Return what ranks may need: the bytes of --memory or, if bytes are the objective without it, `NO_LIMIT`; else None.
 
         Args:
             program: with a partition of --model.
@@ -64,7 +64,8 @@ class SearchMemory:
         """Return `given` with these limits added. Raises ChimeraError E002 if `given` has limits or activations already."""
         if given.activations is not None or given.limits is not None:
             option = "--model" if self.most == NO_LIMIT else "--memory"
-            raise refuse("E002", f"{option} and the file of --costs both say what a rank may hold: leave one of them out")
+            message = f"{option} makes the search count bytes, and the file of --costs says what a rank may hold in other units"
+            raise refuse("E002", f"{message}: leave one of them out")
         return replace(given, activations=self.limits.activations, limits=self.limits.limits)
 
     def limits_for(self, program: Program, pipes: Sequence[Pipe]) -> tuple[int, ...]:

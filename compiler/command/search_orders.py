@@ -31,7 +31,7 @@ from chimerac.compiler.search.sequences import Order, one_after_another
 from chimerac.compiler.search.text import schedule_text
 
 PLACEMENTS = 0.4  # share of --time in which --placements compares placements; the best one is searched in the rest
-EXACT = 8  # of the orders that hold least, as the search counts bytes: for how many their bytes are counted exactly
+EXACT = 8  # orders whose bytes are counted exactly, at most: those that hold least, as the search counts bytes
 ATTEMPTS = 4  # with --memory: the most searches, each with lower limits than the one before, until a found order fits
 
 
@@ -65,7 +65,7 @@ class OrderSearch:
     Args:
         statements: those that the found schedule repeats.
         program, given, memory: of the placement that is searched, which is that of `given_program` at first.
-        memory: None without --memory.
+        memory: None if the search counts no bytes.
         profile: None without --profile.
 
     Attributes:
@@ -90,7 +90,8 @@ class OrderSearch:
     def run(self, seconds: float) -> FoundOrder:
         """Search, and return the best order. Ctrl-C ends the search early.
 
-        Raises ChimeraError E002 if a rank needs more than the bytes of --memory even if micro-batches run one at a time.
+        Raises ChimeraError E002 if a rank needs more than the bytes of --memory even if micro-batches run one at a time; others
+        as `_search_least_memory` and `_least_bytes`.
         """
         if self.options.placements:
             self._place(PLACEMENTS * seconds)

@@ -177,7 +177,7 @@ def _suggestion(index: ProgramIndex, hang: Hang, cycle: list[int]) -> str:
     moves: list[str] = []
     budget, current_hang = MAX_TRIED // len(p), hang  # budget: changed programs that may be verified
     while len(moves) < MAX_MOVES:
-        best: _Move | None = None  # the one after which most nodes run: instructions, and completions of transfers
+        best: _Move | None = None  # the one after which most nodes run (`executed_count`)
         index_now = ProgramIndex(p)
         current_cycle = cycle if p is index.program else _cycle(index_now, current_hang)
         for row, to in list(_moves(index_now, current_hang, current_cycle))[:budget]:

@@ -71,7 +71,7 @@ class Place:
         tokens: those of the whole text, without comments.
         at: the index of the first token that is not allowed, or the number of tokens if the text ends too early.
         terminals: the names of the terminals that are allowed there.
-        allowed: the texts of those that are keywords or symbols, but not operators.
+        allowed: the texts of those that are keywords or symbols; of the operators only `not`.
         blocks: those open there, the outermost first.
         closed: the blocks that ended before, in the order of their ends.
         keywords: the reserved words.

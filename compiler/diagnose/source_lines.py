@@ -70,7 +70,7 @@ def _with_source_lines(d: Diagnostic, spec: Spec, ordered: Ordered, program: Pro
 
 
 def order_notes(spans: Iterable[Span]) -> list[str]:
-    """Return one note per line on which these spans begin, at most MAX_SHOWN, and one more that counts the others."""
+    """Return one note per line on which these spans begin, at most cycle.MAX_SHOWN, and one more that counts the others."""
     places = dict.fromkeys((s.source.name, s.line, s.source.line(s.line).strip()) for s in spans)
     return shown([f"ordered by {name}:{line}: {text}" for name, line, text in places], "lines")
 

@@ -30,8 +30,8 @@ class TrialSize:
 
     Attributes:
         parameters: of the schedule.
-        tasks: by how much a trial at this size reduces what is left of the limit of all trials (at the doubled size, as much as
-            at the given size).
+        tasks: what a trial at this size adds to `Trials.spent`, besides what it adds for the characters of its text. At the
+            doubled size it is as much as at the given size.
         original: the program of the original text, which an edit must not change; None if that text does not compile at this
             size.
         required: whether an edited text must compile.

@@ -36,7 +36,7 @@ class Layout:
         inches: the width of the picture; None for one in which most numbers fit, within limits.
 
     Attributes:
-        boxes: for each panel its boxes, without those at times that are not drawn.
+        boxes: for each panel the boxes of its chosen ranks, without those at times that are not drawn.
         all_reduces: for each panel.
         usual_digits: for each panel, by Op of a task, how long its numbers usually are.
         extent: which times are drawn, and how wide.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-EDGE, FRAME, FAINT = "#333333", "#b5b5b5", "#8a8a8a"  # lines: around boxes, around rows, and of messages and hatches
+EDGE, FRAME, FAINT = "#333333", "#b5b5b5", "#8a8a8a"  # lines: around boxes, around rows, and of messages and most hatches
 MARK = 5.0  # points: the text of all-reduces, and of stages in boxes
 
 

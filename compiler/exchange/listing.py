@@ -103,7 +103,7 @@ def _words(program: Program, rank: int, names: Sequence[str]) -> Iterator[str]:
     # By pipe, stage and kind: how many tasks were written without their micro-batch so far.
     done: dict[tuple[int, int, str], int] = {}
     # The pipes, stages and kinds whose micro-batches are written from now on, because a task was not the next one.
-    # For W this is not read.
+    # It has no effect on W and R.
     written: set[tuple[int, int, str]] = set()
     # By pipe and stage: the micro-batches of the input gradients so far. Those at the front are removed once their weight
     # gradients are written.

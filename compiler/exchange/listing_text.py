@@ -20,8 +20,8 @@ def pipe_names(given: Sequence[str]) -> list[str]:
     Args:
         given: the pipes' own names.
 
-    A listing has no families of pipes, so down[0] becomes down_0. No name is a kind of task, a word of the language, or that of
-    another pipe.
+    The text declares each pipe by itself and no families, so down[0] becomes down_0. No name is a kind of task, a word of the
+    language, or that of another pipe.
     """
     names: list[str] = []
     for own_name in given:

@@ -139,6 +139,7 @@ class Writer:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.line = _Line()
+        self.wide = True  # whether new lines have the wider gaps of the source
 
     def text(self) -> str:
         """Return what has been written."""
@@ -148,13 +149,19 @@ class Writer:
         """End the line, unless it is empty, and begin another one."""
         if (text := self.line.text).strip():
             self.lines.append(text)
-        self.line = _Line()
+        self.line = _Line(self.wide)
         self.line.append_text(" " * indent)
+
+    def add_aligned(self, t: Token, gap: int) -> None:
+        """Append a token after the gap of the source if it is wider than `gap` and the line does not become too long."""
+        line = self.line.copy()
+        line.add(t, gap, aligned=True)
+        self.line.add(t, gap, aligned=line.length <= WIDTH)
 
     def comment(self, t: Token, before: Token | None, indent: int) -> None:
         """Write a comment: beside the token before it if both are on one line of the source, else on a line of its own."""
         if before is not None and before.line == t.line and not before.is_comment:
-            self.line.add(t, 2, aligned=True)
+            self.add_aligned(t, 2)
         else:
             self.newline(indent)
             self.line.append_text(t.text)
@@ -213,11 +220,21 @@ class Writer:
     def tokens(self, tokens: list[Token], indent: int, first: bool) -> None:
         """Write the tokens of a unit up to its next block.
 
-        They are on one line if they fit and have no comment, else they have the line breaks of the source.
+        They are on one line if they fit and have no comment, else they have the line breaks of the source. They are written
+        without the wider gaps of the source if a line becomes too long with them.
 
         Args:
             first: they begin the unit.
         """
+        count, line = len(self.lines), self.line.copy()
+        self._tokens(tokens, indent, first)
+        if any(len(text) > WIDTH for text in (*self.lines[count:], self.line.text)):
+            del self.lines[count:]
+            self.wide, self.line, line.wide = False, line, False
+            self._tokens(tokens, indent, first)
+            self.wide = self.line.wide = True
+
+    def _tokens(self, tokens: list[Token], indent: int, first: bool) -> None:
         line = self.line.copy()  # all tokens on one line, without the wider gaps of the source
         for k, t in enumerate(tokens):
             starts_unit = first and k == 0
@@ -250,7 +267,7 @@ class Writer:
                 return
             self.line.add(b.open, 1)
         else:
-            self.line.add(b.open, 1, aligned=True)
+            self.add_aligned(b.open, 1)
         self.items(b.items, indent + INDENT, b.open)
         self.newline(indent)
         self.line.add(b.close, 0)

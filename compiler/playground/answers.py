@@ -91,6 +91,8 @@ def _fields(d: Diagnostic, setting: Setting) -> list[str]:
 def _costs(simulation: Simulation, given: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the costs that the page shows: of each kind of task in the program, of a transfer, and the given ones.
 
+    The cost of R is also shown if a stage recomputes in its backwards.
+
     `value`: the text that is given, else the program's own cost, such as '1 to 3' where it differs by stage.
     """
     program, names = simulation.program, {form.letter: Op(op) for op, form in enumerate(FORMS) if form.letter}

@@ -56,10 +56,10 @@ def certificate(state: State, schedule: str, digest: str, least: LeastMemory | N
 
 
 def _memory(least: LeastMemory | None) -> dict[str, Any] | None:
-    """Return what is proved of the least memory; None if the objective is the makespan, or if no order is fast enough for it.
+    """Return what is proved of the least memory; None if the objective is the makespan, or if no fast enough order was found.
 
-    makespan is the most that an order may take. No order that keeps own_limits, and holds at most ruled_out on every rank,
-    takes so little time.
+    `makespan` is the most time that an order may take. No order that keeps `own_limits`, and holds at most `ruled_out` on every
+    rank, takes at most `makespan`.
     """
     if least is None or least.level is None:
         return None

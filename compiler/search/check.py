@@ -219,8 +219,8 @@ def _bound(
 ) -> tuple[dict[str, int], dict[tuple[int, int], tuple[int, int, int]]]:
     """Return head, busy time and tail of a rank, and its bound by what it holds (residence), as docs/search.md defines them.
 
-    Also return the times of which they are the least, by stage and micro-batch: the earliest start of the forward, that of the
-    input gradient or of the B, and the least time after the last backward.
+    Also return the times from whose least values the head and the tail follow, by stage and micro-batch: the earliest start of
+    the forward, that of the input gradient or of the B, and the least time after the last backward.
 
     Args:
         tasks: of the rank.

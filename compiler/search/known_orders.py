@@ -19,8 +19,8 @@ def order_of(problem: Problem, program: Program) -> Order | None:
     """Return the order of a program as one of this problem; None if the program does not fit the problem or exceeds a limit.
 
     Where the kinds of tasks differ, a full backward becomes an I and a W right after it, and a split one becomes a B in the
-    place of its I. Pipes may have other names and another sequence, and micro-batches another size. Other placements or numbers
-    of micro-batches do not fit, and neither do replicas or recomputation.
+    place of its I. Pipes may have other names and be in another sequence, and micro-batches may have another size. Other
+    placements or numbers of micro-batches do not fit, and neither do replicas or recomputation.
     """
     h, kinds = program.header, problem.kinds
     if (h.ranks, h.stages, h.width) != (problem.ranks, problem.stages, 1):

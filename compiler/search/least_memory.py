@@ -19,7 +19,7 @@ from chimerac.compiler.search.orders import State, compile_loops, search
 from chimerac.compiler.search.problem import Problem
 from chimerac.compiler.search.sequences import Order, list_schedule
 
-FIRST_SHARE = 1 / 20  # of the time, for the first search within the limits of a level
+FIRST_SHARE = 1 / 20  # of the time that is left before the levels are searched: for one search within the limits of a level
 LONGER = 2  # how many times as long the searches take when all levels are searched again
 
 Named = tuple[str, Order]  # what found an order, in words, and the order
@@ -30,7 +30,7 @@ class Levels:
     """The levels of a problem.
 
     Attributes:
-        problem: its limits are the rank's own.
+        problem: its limits are the ranks' own.
         aside: what each rank holds besides activations.
     """
 
@@ -134,9 +134,9 @@ def least_memory(
 ) -> LeastMemory:
     """Search for an order on the lowest level that takes at most `makespan`, and return what is known after some seconds.
 
-    If its level is proved to be the lowest, the rest of the time is for a faster order on this level. If no order reaches the
-    makespan, the result has the fastest one within the limits of the problem. Ctrl-C ends the search early, once an order is
-    known. Before that, it raises KeyboardInterrupt.
+    If its level is proved to be the lowest, the rest of the time is for a faster order on this level. If no order is found that
+    takes at most `makespan`, the result has the fastest one that was found within the limits of the problem. Ctrl-C ends the
+    search early, once an order is known. Before that, it raises KeyboardInterrupt.
 
     Args:
         makespan: at least the longest way through the tasks of a micro-batch.
@@ -218,7 +218,8 @@ def _descend(
 def _within(problem: Problem, orders: Iterable[Named]) -> Iterator[Named]:
     """Yield the orders that keep the limits of the problem. In the place of each other one, yield one that is like it.
 
-    In that one a list scheduler prefers the tasks in the sequence in which the order starts them.
+    A list scheduler makes that one: it prefers the tasks in the sequence in which the other order starts them. If it gets
+    stuck, nothing is yielded.
     """
     for name, order in orders:
         if (same := Order.of(problem, order.sequence, order.length)) is not None:

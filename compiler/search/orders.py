@@ -99,7 +99,7 @@ def search(
         with_solver: whether the solver is used, for small problems.
         goal: as in `State`, at least the longest way through the tasks of a micro-batch.
 
-    The search also ends when an order reaches it, or when none can.
+    The search also ends when an order reaches the goal, or when the bound shows that none can.
     """
     state = State(problem, rank_bounds(problem), goal=goal)
     compile_loops()

@@ -137,9 +137,10 @@ def bound_of_every_placement(problem: Problem) -> int:
 def _climb(
     problem: Problem, limits_for: Callable[[Pipes], Limits], random: np.random.Generator
 ) -> Iterator[tuple[Problem, Order | None]]:
-    """Yield problems with other placements, each with the fastest order of the list schedulers; None if they make no order.
+    """Yield the problem with the given placement, then problems with other placements; some may be yielded again.
 
-    It ends after more than `IN_VAIN` placements in a row that are not new.
+    Each comes with the fastest order of the list schedulers, or None if they make no order. It ends after more than `IN_VAIN`
+    placements in a row that are not new.
     """
     orders = [(rule, order) for rule in rules(problem) if (order := by_rule(problem, rule)) is not None]
     compared_by = [rule for rule, _ in sorted(orders, key=lambda x: x[1].makespan)[:COMPARED_BY]] or rules(problem)

@@ -25,7 +25,8 @@ class Solved:
     """What the solver found within its time.
 
     Attributes:
-        bound: a lower bound of the makespan, 0 if it found no order or proved nothing better than the known bound.
+        bound: a lower bound of the makespan: goal + 1 if it proved that no order reaches the goal; otherwise 0 if it found no
+            order, or proved nothing better than the known bound.
         order: its best one, None if it found none, or if no sequence of tasks was found for its times.
     """
 

@@ -165,8 +165,8 @@ def lower_bound(header: Header, costs: Costs, activations: int | None) -> int:
 def evaluated(text: str, points: Sequence[Point]) -> EvaluatedText | None:
     """Return a text with its makespans.
 
-    None if it does not resolve or its tasks cannot be ordered at one of the sizes, if it has other pipes or puts them on other
-    ranks, if tasks wait for each other, or if a rank holds too many activations.
+    None if it does not parse, if it does not resolve or its tasks cannot be ordered at one of the sizes, if it has other pipes
+    or puts them on other ranks, if tasks wait for each other, or if a rank holds too many activations.
     """
     makespans: list[tuple[int, ...]] = []
     try:
@@ -242,7 +242,7 @@ def search(
 
     Args:
         source: the schedule whose placement is kept and whose order is replaced by another one of its form.
-        sizes: its parameters.
+        sizes: for each size, the parameters of the schedule, by name.
         hops: in units of the first stage's forward.
         activations: as in `limited`.
         report: called with each text that is better than the schedule's own and all before it.

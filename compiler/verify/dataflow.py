@@ -155,13 +155,15 @@ def _free_findings(index: ProgramIndex, value: Value, keys: Ints, reader: Ints, 
     is_received[keys] = crosses
     count = np.bincount(row_keys, minlength=index.key_count)[row_keys]  # by index in `rows`: how many FREEs free its buffer
     last_reader = last[row_keys]
-    too_early = (index.rank[rows] != index.rank[last_reader]) | (rows < last_reader)
-    wrong = ~is_received[row_keys] | (count > 1) | too_early
+    misplaced = (index.rank[rows] != index.rank[last_reader]) | (rows < last_reader)
+    wrong = ~is_received[row_keys] | (count > 1) | misplaced
 
     def fault(i: int) -> str:
         if count[i] > 1:
             return times_text(int(count[i]))
-        return "too early" if is_received[row_keys[i]] else "but was never received"
+        if not is_received[row_keys[i]]:
+            return "but was never received"
+        return "too early" if index.rank[rows[i]] == index.rank[last_reader[i]] else "on another rank than its last reader"
 
     return [
         Diagnostic(

@@ -63,7 +63,7 @@ def huggingface(
         unused: names of tensors of the folder, as transformers renames them, that may be missing in the model.
         options: for the class, such as attn_implementation="eager".
 
-    In both a * matches any text.
+    In `new` and `unused` a * matches any text.
 
     Raises ChimeraError: E850 without transformers, E851 where the layers are not found, E852 for a model that cannot be cut,
     E854 for a configuration that cannot be read or from which no model can be built, E855 for weights that cannot be read or do

@@ -42,6 +42,16 @@ def may_have_own_loss(name: str | None) -> bool:
     return is_own(name) and not str(name).startswith(HUGGING_FACE)
 
 
+def is_cross_entropy(name: str | None, loss: str | None) -> bool:
+    """Return whether the loss of a run is known to be a cross-entropy, and so in nats.
+
+    Args:
+        name: of the model; None if none is given, which means a preset.
+        loss: the value of --loss.
+    """
+    return not may_have_own_loss(name) and loss != "squared-error"
+
+
 def unread_option(name: str | None, layers: str | None, head: str | None, loss: str | None) -> str:
     """Return what is wrong and what to do, if one of these options is given and the model does not read it; otherwise ''.
 

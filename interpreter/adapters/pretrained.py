@@ -120,7 +120,7 @@ class Weights:
             new: the first names of tensors that may be missing and then have initial values.
             unused: the names of further tensors that the files may have.
 
-        In both a * matches any text.
+        In `new` and `unused` a * matches any text.
         """
         known = {name for found in names.values() for name in found}
         missing = [first for first in shapes if self._entry(names[first]) is None and not _any_matches(first, new)]
@@ -140,6 +140,8 @@ class Weights:
 
         Args:
             tensors, names: by the first name of each tensor, the tensor and all its names in the model.
+
+        Raises ChimeraError E855 for a file that cannot be read.
         """
         # By the id of an entry, what its `convert` has returned. Only the last one is kept: tensors of experts are large.
         converted: dict[int, Mapping[str, Tensor]] = {}

@@ -55,8 +55,8 @@ class CallStage(Stage):
         select: from what the module returns, the tensors that the loss is computed from.
         absent: parameters that the module reads between calls and that only other stages have, as (module, name in it).
 
-    A forward raises ChimeraError E853, which names the call, if it calls another unit than the traced forward, or ends earlier,
-    or if a call of the stage returns another structure.
+    A forward raises ChimeraError E853, which names the call, if its calls are not those of the traced forward, or if a call of
+    the stage returns another structure.
     """
 
     def __init__(

@@ -43,8 +43,8 @@ FIGURES: Mapping[str, Figure] = {
     "value_wait_s": Figure("wait for values (ms)", scale=1e3, digits=2),
     "send_wait_s": Figure("wait for sends (ms)", scale=1e3, digits=2),
     "all_reduce_wait_s": Figure("wait for all-reduces (ms)", scale=1e3, digits=2),
-    "loss": Figure("loss at the end (nats)", digits=4),
-    "held_out_loss": Figure("held-out loss (nats)", digits=4),
+    "loss": Figure("loss at the end", digits=4),
+    "held_out_loss": Figure("held-out loss", digits=4),
 }
 MEANS = ("recompute_s", "value_wait_s", "send_wait_s", "all_reduce_wait_s")  # means over the ranks and the counted iterations
 

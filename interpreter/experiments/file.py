@@ -61,10 +61,12 @@ class Comparison(BaseModel):
     Attributes:
         x: what the x axis shows.
         groups: in what the lines or bars of a plot differ.
-        panels: in what the plots of a figure differ. These are names of settings, of parameters of the schedule, of labels, or
-            D, N, W, ranks, stages and shape.
-        baseline: values of such names; ratios are to the runs that have them.
+        panels: in what the plots of a figure differ.
+        baseline: values of names; ratios are to the runs that have them.
         figures: what is plotted (figures.py).
+
+    All of these names except `figures` are those of settings, of parameters of the schedule, of labels, or D, N, W, ranks,
+    stages and shape.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

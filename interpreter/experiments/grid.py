@@ -33,7 +33,7 @@ def combinations(
         include: further runs, with `settings`, but not combined with grid or cases.
         exclude: a run that has all values of one of these entries is left out.
 
-    Of these three, a later one overrides the earlier ones.
+    `grid` overrides `settings`, `cases` overrides both, and `include` overrides `settings`.
     """
     # With `include`, but neither grid nor cases, there are no other runs. Without all three there is one run: `settings` alone.
     found = [merged(settings, *parts) for parts in _product(grid, cases)] if grid or cases or not include else []

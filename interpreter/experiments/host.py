@@ -21,7 +21,7 @@ QUERY_S = 10.0  # how long nvidia-smi may take
 
 
 def this_host() -> dict[str, object]:
-    """Return what identifies this host: its name, system, processor, memory and GPUs."""
+    """Return what identifies this host: its name, system, processors, memory and GPUs."""
     found: dict[str, object] = {
         "name": platform.node(),
         "system": f"{platform.system()} {platform.release()}",

@@ -143,7 +143,8 @@ def write_scripts(
 def submit(scripts: Sequence[tuple[Run, Path]], cluster: Cluster) -> int:
     """Submit the scripts with sbatch, record the job of each run, and return the number of failures.
 
-    It stops at the first script for which sbatch cannot be run or does not answer.
+    It stops at the first script for which sbatch cannot be run or does not answer. Raises ChimeraError E003 if a job cannot be
+    recorded.
     """
     failures = 0
     for run, path in scripts:

@@ -20,7 +20,7 @@ from chimerac.chimera_ir.files import short_path
 from chimerac.chimera_ir.header import stages_text
 from chimerac.chimera_ir.host import processors
 from chimerac.interpreter.adapters.losses import check_sum
-from chimerac.interpreter.adapters.own import DEFAULT_LOSS, is_own, may_have_own_loss
+from chimerac.interpreter.adapters.own import DEFAULT_LOSS, is_cross_entropy, is_own, may_have_own_loss
 from chimerac.interpreter.data.source import Data
 from chimerac.interpreter.launch.agreement import Derived, compare
 from chimerac.interpreter.launch.memory_check import check_memory
@@ -354,8 +354,9 @@ class Training:
         held_out_loss, held_out_remark = "-", "not measured: evaluations need the compiler"
         if held_out is not None:
             held_out_loss, held_out_remark = f"{held_out.loss:.3f}", ""
+        unit = "nats per" if is_cross_entropy(job.settings.model, job.settings.loss) else "per"
         rows = [
-            ("loss at the start", f"{first:.3f}", f"nats per {data.target}"),
+            ("loss at the start", f"{first:.3f}", f"{unit} {data.target}"),
             ("loss at the end", f"{last:.3f}", ""),
             ("held-out loss", held_out_loss, held_out_remark),
         ]

@@ -25,7 +25,7 @@ def own_data(
     Raises ChimeraError: E803 for a text that is too short, E861 for a masked language model if the tokenizer lacks one of
     BERT's special tokens, and the errors of `text` and `images`.
     """
-    # These import torch, which takes 2.6 s.
+    # These import torch, which takes 2 s.
     from chimerac.interpreter.data.fields import continued, masked, named
     from chimerac.interpreter.data.images import image_data
     from chimerac.interpreter.data.windows import text_data

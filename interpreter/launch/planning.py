@@ -1,6 +1,6 @@
 """Makes the plan of a run from its settings.
 
-`make_plan` imports torch, which takes 2.6 s, only for images. So without images, findings appear before that. The compiler is
+`make_plan` imports torch, which takes 2 s, only for images. So without images, findings appear before that. The compiler is
 optional: if it cannot be imported, a compiled program runs without being verified again.
 """
 

@@ -1,6 +1,6 @@
 """The model and the data of a run, chosen from its settings.
 
-Importing torch takes 2.6 s. So modules that need it are imported inside functions. Most wrong options are reported before it
+Importing torch takes 2 s. So modules that need it are imported inside functions. Most wrong options are reported before it
 is imported.
 """
 

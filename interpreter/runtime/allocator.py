@@ -16,7 +16,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # From this size on, an allocation is a mapping of its own, which goes back to the system when it is freed. glibc allows no
 # larger value.
 _LARGEST_THRESHOLD = 32 * 2**20
-# The environment variables by which a user has chosen: glibc's own, or another allocator.
+# glibc's environment variables that set these two parameters, or turn off its adaptation of them.
 _CHOICES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_")
 
 
@@ -24,8 +24,8 @@ _CHOICES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX
 def keep_freed_memory() -> bool:
     """Let this process keep the memory that it frees, except for blocks of 32 MiB and more. Return whether it does so.
 
-    Only the first call has an effect. It has none if a variable of the environment sets the thresholds of glibc's allocator, or
-    with a C library other than glibc.
+    Only the first call has an effect. It has none if the environment has a variable of `_CHOICES`, or an entry of glibc.malloc
+    in GLIBC_TUNABLES, or with a C library other than glibc.
     """
     if any(name in os.environ for name in _CHOICES) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return False

@@ -125,7 +125,7 @@ class Checkpoints:
         return messages
 
     def _save(self, done: int, last: bool) -> list[str]:
-        """Write a checkpoint, or only start to write it: if checkpoints are asynchronous and the run does not end (`last`)."""
+        """Write a checkpoint. If checkpoints are asynchronous, only start to write it, unless the run ends now (`last`)."""
         self._start(done)
         return [] if self.settings.asynchronous and not last else self._finish()
 

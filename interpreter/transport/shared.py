@@ -70,7 +70,7 @@ class SharedMemory:
         """Sum a vector over all ranks, in place. Raises OSError if a rank has ended."""
         buffers = self.buffers.view(values.dtype)
         pieces = torch.split(values, buffers.shape[-1])
-        if buffers.shape[1] == 3:
+        if buffers.shape[1] == 3:  # the rows of two ranks, and that of the sum
             self._sum_of_two(buffers, pieces)
         else:
             self._sum_in_parts(buffers, pieces)

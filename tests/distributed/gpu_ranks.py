@@ -32,10 +32,10 @@ SLOW_MS, CYCLES_PER_S = 20.0, 1.5e9  # GPUs have 1.2 to 2 GHz
 
 
 def run(schedule: str, sizes: dict[str, int], group: dist.ProcessGroup) -> dict[str, object]:
-    """Run two steps of a schedule and an evaluation between them, and compare them with one process.
+    """Run two steps of a schedule, each followed by an evaluation, and compare them with one process.
 
-    The result has the transport, the largest differences of the losses and of the gradients, and how often a step waits for the
-    GPU. The gradients of the second step are added to those of the first.
+    The result has the transport, the largest differences of the losses and of the gradients, and how often a third step waits
+    for the GPU. The gradients of the second step are added to those of the first.
     """
     model, reference = net(depth=8), net(depth=8).to(DEVICE)
     inputs, targets = batch(sizes["N"] * SAMPLES)
@@ -86,13 +86,13 @@ class Slow(nn.Module):
         self.layer = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.is_cuda:  # also when the model is described, but then nothing is computed
+        if x.is_cuda:  # not when the model is described: that is done on the CPU
             torch.cuda._sleep(round(SLOW_MS * 1e-3 * CYCLES_PER_S))
         return self.layer(x)
 
 
 def run_slow(group: dist.ProcessGroup) -> dict[str, object]:
-    """Return the measured times of a step in which the GPU of rank 1 works for long, in milliseconds."""
+    """Return the measured times of a step in which the GPU of rank 1 works for long, in ms, and whether they are ordered."""
     layers = [nn.Linear(WIDTH, WIDTH), Slow()]
     inputs, targets = batch(4 * SAMPLES)
     example = torch.zeros(SAMPLES, WIDTH)

@@ -52,7 +52,7 @@ def test_pipelines_in_process_groups_on_one_gpu_have_the_losses_and_gradients_of
             assert result["transport"] == ("Nccl" if name.endswith("nccl") else "Gloo"), name
             assert result["losses"] < 1e-5, name
             assert result["gradients"] < 1e-4, name
-    # Over NCCL a step waits for the GPU once, for the loss, whatever the number of micro-batches.
+    # Over NCCL a step waits for the GPU at most once, for the loss, whatever the number of micro-batches.
     for results in of_ranks:
         assert {result["waits"] for name, result in results["cases"].items() if name.endswith("nccl")} <= {0, 1}
 

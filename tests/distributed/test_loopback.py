@@ -50,7 +50,7 @@ SHIPPED: dict[str, Callable[[int], dict[str, int]]] = {
     "dualpipe": lambda d: {"N": 2 * d},
     "dualpipev": lambda d: {"N": 2 * d + 1},
 }
-WITH_RECOMPUTATION = ("chimera_doubling", "chimera_halving")  # under `again` = 1 each forward is run again before its backward
+WITH_RECOMPUTATION = ("chimera_doubling", "chimera_halving")  # under `again` = 1 each backward runs its forward again
 
 
 def shipped(name: str, ranks: int, **more: int) -> Program:

@@ -1,7 +1,7 @@
-"""Inputs of any length: a correct text with pieces that are repeated, with or without a number in each copy.
+"""Inputs of any length: a given text with pieces that are repeated, with or without a number in each copy.
 
 A `Recipe` builds a text from a number of copies. Twice as many copies give a text about twice as long, so a reader should take
-about twice as long. `colliding` makes tuples of numbers whose hashes are equal, for such pieces.
+about twice as long. `colliding` makes tuples of numbers whose hashes are equal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A text of variable length: a correct text with parts inserted, one after another.
+    """A text of variable length: a given text with parts inserted, one after another.
 
     If a part's place is before that of the previous part, the text between the two places occurs twice.
     """

@@ -71,7 +71,7 @@ def change_value(d: Draft, at: Place, _: random.Random) -> bool:
 
 
 def toggle_recompute(d: Draft, at: Place, _: random.Random) -> bool:
-    """Let a forward be run again before its backward, or no longer."""
+    """Let a forward be run again for its backward, or no longer."""
     i = d.at(at)
     return i.op == "FWD" and d.put(at, replace(i, recompute=not i.recompute))
 

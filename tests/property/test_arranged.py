@@ -1,6 +1,6 @@
 """For every order that runs, transfers and collectives can be arranged for every machine, even with costs of 0.
 
-Programs are compiled from texts of schedules, or read from files.
+Programs are compiled from texts of schedules, or read from their JSON form.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_a_schedule_is_arranged_from_its_text(text: str, machine: Machine, width
 
 @given(texts, st.sampled_from(["paired", "serial"]), st.integers(1, 3))
 @examples(50)
-def test_a_program_from_a_file_is_arranged(text: str, machine: Machine, width: int) -> None:
+def test_a_program_from_its_json_form_is_arranged(text: str, machine: Machine, width: int) -> None:
     original = compile_text(text, width=width).program
     p = arranged(program_from_json(program_to_json(original)), machine)
     assert p is not None and verify(p).header.machine == machine

@@ -179,20 +179,20 @@ def test_more_pipes_leave_less_bubble(D: int, pipes: int) -> None:
 
 
 # By D = N and stage: the time at which both copies of the stage have their gradient.
-SYNCED = {4: {3: 9, 2: 12, 1: 14, 0: 16}, 8: {7: 19, 6: 24, 5: 26, 4: 28, 3: 30, 2: 32, 1: 34, 0: 36}}
+GRADIENTS_DONE = {4: {3: 9, 2: 12, 1: 14, 0: 16}, 8: {7: 19, 6: 24, 5: 26, 4: 28, 3: 30, 2: 32, 1: 34, 0: 36}}
 
 
-def check_synced(p: Program, times: dict[int, int]) -> None:
+def check_gradients_done(p: Program, times: dict[int, int]) -> None:
     """Check the time when both copies of each stage have their gradient, and the ranks of those copies."""
     s = measure(p, 1, 2)
-    assert s.synced == {f"stage {stage}": time for stage, time in times.items()}
+    assert s.gradients_done == {f"stage {stage}": time for stage, time in times.items()}
     for stage in times:
         assert {pipe.placement[stage] for pipe in p.header.pipes} == {stage, p.header.ranks - 1 - stage}
 
 
-@pytest.mark.parametrize("D", SYNCED)
+@pytest.mark.parametrize("D", GRADIENTS_DONE)
 def test_gradients_of_chimera_are_done_at_known_times(D: int) -> None:
-    check_synced(program("chimera", D=D), SYNCED[D])
+    check_gradients_done(program("chimera", D=D), GRADIENTS_DONE[D])
 
 
 def test_gradients_of_a_late_stage_are_done_earlier_if_its_backward_goes_first() -> None:
@@ -206,7 +206,7 @@ def test_gradients_of_a_late_stage_are_done_earlier_if_its_backward_goes_first()
         assert " s1 " in texts[previous]
         changed[rank][previous:previous] = [changed[rank].pop(place) for _ in range(2)]  # the task and its SEND
     exchanged = verify(with_streams(p, changed))
-    check_synced(exchanged, SYNCED[8] | {6: 21})
+    check_gradients_done(exchanged, GRADIENTS_DONE[8] | {6: 21})
     assert simulate(exchanged).makespan == 36
 
 

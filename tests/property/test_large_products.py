@@ -1,4 +1,7 @@
-"""Large programs are equal after writing and reading in both text forms. tests/unit/test_limits.py reads the largest sizes."""
+"""Large programs are equal after writing and reading in both text forms.
+
+tests/unit/test_limits.py reads the largest window, micro-batch size and parameters.
+"""
 
 from __future__ import annotations
 

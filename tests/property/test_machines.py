@@ -129,7 +129,7 @@ def test_every_overlapped_pair_that_is_possible_can_be_drawn() -> None:
                 assert all(outputs_and_inputs(order[n][1], 3)[1] & later for n in following)
 
 
-def test_moving_receives_changes_no_other_order_and_parts_no_pair() -> None:
+def test_moving_receives_changes_no_other_order_and_late_receives_part_no_pair() -> None:
     r, pairs = random.Random(2), 0
     for _ in range(100):
         p = lower_tasks(random_tasks(r, SIZES), r)

@@ -10,7 +10,7 @@ import pytest
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.partition import Partition, partition_to_json
 from chimerac.interpreter.adapters import losses
-from chimerac.interpreter.adapters.own import LOSS_NAMES, check_own, own_model
+from chimerac.interpreter.adapters.own import LOSS_NAMES, check_own, is_cross_entropy, own_model
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import fitted, make_plan
 from chimerac.interpreter.launch.start import make_job
@@ -172,8 +172,25 @@ def test_each_loss_has_a_name_that_options_know() -> None:
     assert tuple(losses.LOSSES) == LOSS_NAMES
 
 
+@pytest.mark.parametrize(
+    ("model", "loss", "expected"),
+    [
+        (None, None, True),
+        ("gpt-nano", None, True),
+        ("hf:config.json", None, True),
+        ("hf:config.json", "next-token", True),
+        ("hf:config.json", "squared-error", False),
+        ("own.py:build", None, False),  # the function may return a Model with any loss
+    ],
+)
+def test_a_loss_is_in_nats_only_where_it_is_known_to_be_a_cross_entropy(
+    model: str | None, loss: str | None, expected: bool
+) -> None:
+    assert is_cross_entropy(model, loss) == expected
+
+
 def test_a_loss_that_is_a_mean_is_refused(tmp_path: Path) -> None:
-    """A sum is accepted, and so is a loss of which the check cannot tell whether it is one."""
+    """A sum is accepted, and so is a loss of which the check cannot tell whether it is a mean."""
     path = tmp_path / "mine.py"
     path.write_text(MINE + FUNCTIONS_WITH_LOSSES)
 

@@ -72,7 +72,7 @@ def test_a_row_has_the_parameters_and_the_width_of_its_program() -> None:
         (changed("gems", reason="this does not hold: N >= 9"), "measured at every D: missed: gems at D = 4"),
         (changed("chimera", predicted_s=0.99, measured_s=0.99), "at N = D: missed: D = 4, W = 1: 1.000 s, 0.990 s, 1.500 s"),
     ],
-    ids=["longer", "shorter", "never measured", "out of order"],
+    ids=["longer", "shorter", "not measured", "out of order"],
 )
 def test_a_goal_of_timed_stages_that_is_missed_is_named(rows: list[Row], expected: str) -> None:
     text, met = bench_timed.report(unit_ms=25, rows=rows)

@@ -37,9 +37,8 @@ def batch(seed: int, count: int = 20) -> dict[bytes, Any]:
 def python_2_pickle(batch: dict[bytes, Any]) -> bytes:
     """Return a pickle like the published ones, which Python 2 wrote: texts are bytes, and numpy has its old names.
 
-    It is written opcode by opcode, because Python 3 cannot write it. Before a value, U and T are a short and a long
-    text, K, M and J an integer of 1, 2 and 4 bytes, c a global name. After its parts, t ends a tuple, R calls, b sets a
-    state.
+    It is written opcode by opcode, because Python 3 cannot write it. U and T begin a short and a long text, K, M and J
+    an integer of 1, 2 and 4 bytes, and c a global name. After its parts, t ends a tuple, R calls, and b sets a state.
     """
     pixels = batch[b"data"]
     raw = pixels.tobytes()

@@ -78,7 +78,7 @@ def test_as_many_instructions_as_possible_have_not_moved() -> None:
 
 
 def test_the_lines_executed_to_find_what_moved_grow_linearly() -> None:
-    """The places in a reversed and in an equal stream: for other algorithms of diff, the worst and the best case."""
+    """The inputs are places in a reversed and in an equal stream: for other algorithms of diff, the worst and the best case."""
     for order in (lambda n: range(n, 0, -1), range):
         once, twice = (lines(lambda n=n: _longest_ascending(order(n))) for n in (1000, 2000))  # noqa: B023
         assert twice < 2.1 * once

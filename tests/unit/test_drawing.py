@@ -130,7 +130,7 @@ def test_a_label_without_room_becomes_its_letter_and_the_legend_says_so(monkeypa
     assert "a letter alone: no room for the number" in lines[-1]
 
 
-def test_colour_changes_no_text() -> None:
+def test_colours_replace_dots_and_dashes_by_blanks_and_change_no_other_text() -> None:
     p = program("chimera", D=2)
     plain, coloured = draw_lines(p), draw_lines(p, colour=True)
     assert [re.sub(r"[-.]", " ", line) for line in plain[:-1]] == [without_colour(line) for line in coloured[:-1]]

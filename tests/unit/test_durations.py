@@ -25,7 +25,7 @@ MS = 10**6  # nanoseconds
 
 
 def same_samples(samples: int) -> int:
-    """Return `samples`: for `find_model`, where micro-batches are as large as the run is given (no `size` in the schedule)."""
+    """Return `samples`, for `find_model`: without `size` in the schedule, micro-batches have the size that the run is given."""
     return samples
 
 

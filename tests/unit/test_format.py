@@ -101,13 +101,27 @@ def test_a_part_that_does_not_fit_begins_a_new_line() -> None:
     assert max(map(len, listing.splitlines())) <= WIDTH and len(listing.splitlines()) > 2
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("order ticks GAP{\nF(s, m) at s\n}", "order ticks {\n    F(s, m) at s\n}"),
+        ("ranks D GAP# why", "ranks D  # why"),
+        ("let aGAP=\n1", "let a = 1"),
+        ("order ticks {\nF(s, m) GAPat s # why\n    + m\n}", "order ticks {\n    F(s, m) at s  # why\n        + m\n}"),
+    ],
+    ids=["block", "comment", "statement", "rule with a comment"],
+)
+def test_a_gap_that_makes_a_line_too_long_is_given_up(given: str, expected: str) -> None:
+    assert formatted("schedule x\n" + given.replace("GAP", " " * WIDTH)) == f"schedule x\n{expected}\n"
+
+
 def test_a_comment_may_follow_any_token() -> None:
     text = "".join(f"{token} # {k}\n" for k, token in enumerate(TOKEN.findall(find("dualpipe").text)) if token[0] != "#")
     assert comments(formatted(text)) == comments(text)
     assert formatted(formatted(text)) == formatted(text)
 
 
-GAPS = ["", " ", " ", " ", "   ", "         ", "\n", "\n\n\n", "\t", " # a, { \n", "\n# b\n\n"]
+GAPS = ["", " ", " ", " ", "   ", "         ", " " * WIDTH, "\n", "\n\n\n", "\t", " # a, { \n", "\n# b\n\n"]
 
 
 @st.composite

@@ -89,7 +89,7 @@ def test_limits_per_stage_and_per_pipe() -> None:
 
 
 def test_a_place_is_kept_for_the_other_direction() -> None:
-    """Without this place, each rank would use up its limit of two on its own direction, and the ranks would deadlock."""
+    """Otherwise each rank would use up its limit of two on one direction, and the ranks would deadlock."""
     p = greedy("cost F = 1, B = 2, hop = 3", "prefer F, B", "limit F - B <= 2", pipes=TWO_PIPES, N=3)
     assert [tasks_of(p, r).split()[:2] for r in (0, 1)] == [["F0.0", "F3.1"], ["F3.0", "F0.1"]]
     d = stuck_finding("prefer F, B", "limit F - B <= 1", pipes=TWO_PIPES)

@@ -1,4 +1,4 @@
-"""Executors of several ranks in loopback: receive buffers, recomputation, copies of stages that differ, flush and times."""
+"""Executors of several ranks in loopback: receive buffers, recomputation, unequal copies, flush, times and rehearsals."""
 
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from chimerac.interpreter.transport import shared
 from chimerac.interpreter.transport.shared import PIECE_BYTES, SharedAllReduces, SharedMemory, share_memory
 
-FAILURE = "connection closed by peer|Connection reset by peer|Broken pipe"  # of an all-reduce of a rank that has ended
+FAILURE = "connection closed by peer|Connection reset by peer|Broken pipe"  # of all-reduces with a rank that has ended
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux do ranks share memory")
 
 
 class Backend:
-    """A gloo backend of ranks that are threads. Only all-reduces of one number, which all ranks launch together."""
+    """Stands for the gloo backend of ranks that are threads. All ranks launch an all-reduce of one number together."""
 
     def __init__(self, ranks: int) -> None:
         self.barrier, self.lock, self.total = threading.Barrier(ranks), threading.Lock(), 0
@@ -60,7 +60,7 @@ def fake_backend(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def connected(ranks: int) -> list[SharedMemory | None]:
-    """Return the memory of each rank of a group."""
+    """Return the memory of each rank of a group, None for a rank that shares none."""
     backend, store = Backend(ranks), HashStore()
     found: list[SharedMemory | None] = on_threads(ranks, lambda rank: share_memory(backend, store, rank, ranks))
     return found
@@ -166,7 +166,7 @@ def test_a_rank_that_has_failed_is_waited_for_by_no_other() -> None:
             group.close()
 
 
-def test_small_sums_and_those_of_complex_numbers_are_left_to_gloo() -> None:
+def test_small_complex_and_transposed_tensors_are_left_to_gloo() -> None:
     with memories_of(2) as memories:
         group = SharedAllReduces(memories[0])
         assert group.takes(torch.zeros(2**14)) and not group.takes(torch.zeros(2**14 - 1))
@@ -174,7 +174,7 @@ def test_small_sums_and_those_of_complex_numbers_are_left_to_gloo() -> None:
         group.close()
 
 
-def test_a_connection_without_the_key_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_without_the_key_does_not_join_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     class Intruding(shared._Group):
         def accept(self) -> SharedMemory:
             if self.rank == 0:

@@ -212,11 +212,11 @@ def test_a_layer_norm_keeps_its_input_two_numbers_a_row_and_the_gradient_of_its_
     width, rows = 16, 8 * 4
     module, x = nn.LayerNorm(width), torch.randn(8, 4, width, requires_grad=True)
     split, before = first_half(module, x)
-    mean_and_deviation = 2 * rows * FLOAT_BYTES
+    mean_and_rstd = 2 * rows * FLOAT_BYTES
     input_bytes = input_gradient = output_gradient = rows * width * FLOAT_BYTES
-    assert kept_bytes(split) == input_bytes + mean_and_deviation + output_gradient
+    assert kept_bytes(split) == input_bytes + mean_and_rstd + output_gradient
     # The input is that of the stage, which is alive anyway. It now has a gradient.
-    assert bytes_of_all_tensors() - before == mean_and_deviation + output_gradient + input_gradient
+    assert bytes_of_all_tensors() - before == mean_and_rstd + output_gradient + input_gradient
     split.add_weight_gradients()
     assert bytes_of_all_tensors() - before == input_gradient
 

@@ -157,7 +157,7 @@ def test_predicted_and_measured_are_in_one_table() -> None:
 
 @pytest.mark.parametrize("name", ["gpt-nano", "bert-mini", "cnn-digits"])
 def test_first_boundary_is_what_the_first_layer_passes_on(name: str) -> None:
-    """Timed stages send tensors like the first one. The model's description has the same ones except for `kept`."""
+    """Timed stages pass on the first of these tensors. In the description, only the `kept` of the tensors may differ."""
     model = preset(name, sequence_length=32)
     boundary = describe(model, samples=2).layers[0].boundary
     assert first_boundary(model, samples=2) == tuple(replace(t, kept=False) for t in boundary)

@@ -41,7 +41,7 @@ def test_an_error_inside_is_raised_as_it_is() -> None:
         raise ZeroDivisionError
 
 
-def test_other_threads_do_without() -> None:
+def test_another_thread_may_use_the_context_too() -> None:
     entered: list[bool] = []
 
     def enter() -> None:

@@ -16,16 +16,16 @@ from chimerac.compiler.exchange.perfetto import trace_json
 from tests.helpers_trace import Event, events_of, phase
 
 
-def figures(events: list[Event], ranks: range) -> tuple[float, float]:
+def figures(events: list[Event], processes: range) -> tuple[float, float]:
     """Return the makespan in ms and the bubble ratio of some processes of a trace.
 
     Args:
-        ranks: their ids.
+        processes: their ids.
     """
-    slices = [e for e in phase(events, "X") if e["pid"] in ranks and e["cat"] in ("task", "all-reduce", "end")]
+    slices = [e for e in phase(events, "X") if e["pid"] in processes and e["cat"] in ("task", "all-reduce", "end")]
     makespan = max(e["ts"] + e["dur"] for e in slices)
     busy = sum(e["dur"] for e in slices if e["cat"] == "task")
-    return makespan / 1000, 1 - busy / (len(ranks) * makespan)
+    return makespan / 1000, 1 - busy / (len(processes) * makespan)
 
 
 @pytest.mark.parametrize(

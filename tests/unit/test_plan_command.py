@@ -127,7 +127,7 @@ def test_bad_input_is_a_finding(given: dict[str, str], code: str, fact: str, cap
 def test_profiles_in_two_precisions_are_compared(factor: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In bfloat16, every layer takes `factor` times as long as in float32."""
     profile = profile_from_json(EXAMPLE_PROFILE.read_text())
-    sizes = tuple(replace(size, layers=tuple(slower(x, factor) for x in size.layers)) for size in profile.sizes)
+    sizes = tuple(replace(size, layers=tuple(scaled(x, factor) for x in size.layers)) for size in profile.sizes)
     half, plan = tmp_path / "half.json", tmp_path / "plan.yaml"
     half.write_text(profile_to_json(replace(profile, precision="bfloat16", sizes=sizes)))
     words = ["plan", "1f1b", "chimera", *words_of({"--processes": "1"}), "--profile", str(half)]
@@ -167,7 +167,7 @@ def test_ctrl_c_in_the_search_of_a_later_profile_keeps_the_result_of_the_first(
     assert ("in float32" in output.out and "interrupted: 1 profile not tried" in output.err) == first_fits
 
 
-def slower(times: LayerTimes, factor: float) -> LayerTimes:
+def scaled(times: LayerTimes, factor: float) -> LayerTimes:
     """Return the times of a layer, multiplied by a factor."""
     return replace(times, **{name: getattr(times, name) * factor for name in TIMES.values()})
 

@@ -142,4 +142,5 @@ def test_with_zero_the_holders_of_a_stage_share_out_the_state_of_the_optimizer()
             assert own.optimizer == 2 * no_state.gradients and own.peak == no_state.peak + own.optimizer
             assert share.peak == no_state.peak + share.optimizer
         one_copy = 2 * sum(layer.gradient_bytes or 0 for layer in model.layers)
-        assert one_copy <= sum(share.optimizer for share in shares) <= one_copy + 4 * p.world, "shares are rounded up"
+        # A rank holds two stages. Its share of the state of each is rounded up to a whole byte.
+        assert one_copy <= sum(share.optimizer for share in shares) <= one_copy + 2 * p.world

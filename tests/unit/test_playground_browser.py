@@ -160,7 +160,7 @@ def test_the_timeline_is_the_viewer_with_arrows_causes_and_memory(page: Any) -> 
     row = viewer.evaluate("viewer.state.selected.row")
     assert expected.rank_of[row] == 1 and expected.table.is_task[row]
     details = page.frame_locator("#viewer").locator("#details").inner_text()
-    # The rules of the text are on lines 23 and 24.
+    # The rules of the text are on lines 24 and 25.
     assert expected.text(row) in details and "Waits for" in details and "line 2" in details
     # The arrows of a selected task are drawn: the pixels change if only the arrows are switched off.
     with_arrows = pixels(viewer)

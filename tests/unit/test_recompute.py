@@ -286,8 +286,8 @@ def test_a_recomputation_keeps_what_a_forward_keeps() -> None:
 def test_one_micro_batch_recomputed_early_needs_no_more_memory(N: int) -> None:  # noqa: N803
     """A rank keeps everything of only one micro-batch at a time.
 
-    It keeps it during the backward, or from the R to the end of the backward. The last stage does not recompute: there it is
-    from the forward to the end of the backward. With early = 2 a rank keeps everything of two micro-batches at once.
+    It keeps it during the backward, or from the R to the end of the backward. The last stage does not recompute: there it
+    keeps it from the forward to the end of the backward. With early = 2 a rank keeps everything of two micro-batches at once.
     """
     first, last = TOY.layers
     four = replace(TOY, layers=(*(replace(first, name=f"layer {k}") for k in range(3)), last))

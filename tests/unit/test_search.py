@@ -113,7 +113,7 @@ def test_the_search_proves_the_optimum_that_brute_force_finds(seed: int) -> None
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_search_proves_the_least_memory_that_brute_force_finds(seed: int) -> None:
-    """Each rank holds something besides activations, which counts too.
+    """Each rank may hold something besides activations, which counts too.
 
     Where tasks take no time the solver may prove too little. It then allows more than a limit at a single instant.
     """

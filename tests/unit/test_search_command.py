@@ -141,6 +141,12 @@ def test_uneven_stages_and_links_come_from_a_file(tmp_path: Path, capsys: pytest
     assert "proved optimal" in capsys.readouterr().err
 
 
+def test_an_output_may_have_the_name_of_a_schedule_of_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["search", "1f1b", "-p", "D=2", "-p", "N=2", "--time", "5", "-o", "1f1b"]) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["1f1b", "1f1b.json"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -161,8 +167,11 @@ def test_uneven_stages_and_links_come_from_a_file(tmp_path: Path, capsys: pytest
         (["1f1b", "-p", "N=20000"], "could not be written as a listing"),
         (["1f1b", "-o", "x.sched", "--certificate", "x.sched"], "is named twice"),
         (["1f1b", "-o", "x.sched", "--certificate", "./x.sched"], "is named twice"),
-        (["1f1b", "-o", "x.sched", "--model", "x.json", "--memory", "1GB"], "x.json is named twice"),
-        (["1f1b", "-o", "x.sched", "--model", "gpt-nano", "--memory", "1GB", "--partition", "x.json"], "x.json is named twice"),
+        (["1f1b", "-o", "links.sched", "--model", "links.json", "--memory", "1GB"], "links.json is named twice"),
+        (
+            ["1f1b", "-o", "links.sched", "--model", "gpt-nano", "--memory", "1GB", "--partition", "links.json"],
+            "is named twice",
+        ),
         (["1f1b", "-o", "none/x.sched"], "none/x.sched cannot be written: there is no folder none"),
         (["1f1b", "--seed", "-1"], "--seed -1: expected a number from 0"),
         (["1f1b", "--seed", "9999999999"], "--seed 9999999999: expected a number from 0"),
@@ -173,8 +182,11 @@ def test_uneven_stages_and_links_come_from_a_file(tmp_path: Path, capsys: pytest
         (["1f1b", "--texts", "-p", "D=4"], "-p is for a search of orders, not with --texts"),
         (["1f1b", "--model", "bert48"], "give --profile NAME, too"),
         (["1f1b", "--memory", "1GB"], "--memory needs a model: --model NAME"),
-        (["1f1b", "--model", "gpt-nano", "--memory", "2MB", "--limit", "2"], "--memory and --limit both say"),
-        (["1f1b", "--model", "gpt-nano", "--memory", "9MB", "--costs", "full.json"], "and the file of --costs both say"),
+        (["1f1b", "--model", "gpt-nano", "--memory", "2MB", "--limit", "2"], "and --limit counts activations"),
+        (
+            ["1f1b", "--model", "gpt-nano", "--memory", "9MB", "--costs", "full.json"],
+            "says what a rank may hold in other units",
+        ),
         (["1f1b", "--optimizer", "adamw"], "--optimizer is for --memory"),
         (["1f1b", "--model", "gpt-nano", "--memory", "1MB"], "one micro-batch at a time needs "),
         (["1f1b", "--model", "bert48", "--profile", "p100", "--hop", "1"], "--profile and --hop both say"),

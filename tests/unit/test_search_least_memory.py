@@ -96,7 +96,7 @@ def test_bytes_are_those_of_the_compiled_result(tmp_path: Path, capsys: pytest.C
     assert "takes at most 33 within --memory: the best one needs" in capsys.readouterr().err
 
 
-def test_more_memory_is_found_if_the_makespan_shall_be_shorter(tmp_path: Path) -> None:
+def test_an_order_that_must_be_faster_holds_more(tmp_path: Path) -> None:
     held = []
     for makespan in ("33", "39", "96"):
         path = tmp_path / f"{makespan}.sched"
@@ -125,7 +125,7 @@ def test_if_no_order_is_fast_enough_the_fastest_is_written(tmp_path: Path, capsy
         (["--makespan", "12"], "no order within the limits takes at most 12: each takes at least 26"),
         (["--makespan", "34", "--limit", "1"], "no order within the limits takes at most 34: each takes at least "),
         (["--placements"], "leave out --objective memory"),
-        (["--model", "gpt-nano", "--limit", "3"], "--model and --limit both say what a rank may hold"),
+        (["--model", "gpt-nano", "--limit", "3"], "--model makes the search count bytes, and --limit counts activations"),
         (["--optimizer", "adamw"], "--optimizer is for --memory: give it, too, or --model"),
         (["--limit", "2"], "takes at most 33, as the given order does: each takes at least "),
         (["--hop", "1/7", "--makespan", "3"], "takes at most 3: each takes at least 188/7"),

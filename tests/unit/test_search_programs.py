@@ -19,7 +19,7 @@ from chimerac.compiler.search.text import schedule_text
 @pytest.mark.parametrize(
     ("name", "parameters"), [("chimera_any", {"D": 2, "N": 1}), ("gems", {"D": 4, "N": 4}), ("1f1b", {"D": 1, "N": 3})]
 )
-def test_unusual_placements_are_searched(name: str, parameters: dict[str, int]) -> None:
+def test_unusual_programs_are_searched(name: str, parameters: dict[str, int]) -> None:
     """In this order: a pipe without micro-batches, a limit of one micro-batch, one rank."""
     problem = problem_of(compile_schedule(name, parameters).program, Given())
     state = search(problem, known=[], seconds=0.5)

@@ -152,7 +152,7 @@ def test_a_value_that_is_sent_from_a_rank_that_does_not_make_it_is_refused() -> 
         ("  FWD main s1 m0", "; FREE act main s1 m0", "the buffer is freed too early"),
         ("  BWD main s1 m0", "; FREE act main s1 m0; FREE act main s1 m0", "the buffer is freed twice"),
         ("  BWD main s1 m0", "; FREE act main s1 m0" * 3, "the buffer is freed 3 times"),
-        ("  BWD main s0 m0", "; FREE act main s1 m0", "too early"),  # on rank 0; the buffer is on rank 1
+        ("  BWD main s0 m0", "; FREE act main s1 m0", "on another rank than its last reader"),
     ],
 )
 def test_a_buffer_that_is_freed_too_early_or_repeatedly_or_on_another_rank_is_refused(

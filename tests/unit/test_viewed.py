@@ -125,7 +125,7 @@ def test_the_start_of_a_program_has_the_same_data_as_the_whole(schedule: str) ->
         return set(zip(*(numbers(table[name]).tolist() for name in columns), strict=True))
 
     def of_kept(of_whole: set[tuple[int, ...]], rows: int) -> set[tuple[int, ...]]:
-        """Return those entries of the whole whose first `rows` numbers are rows that the part has, as numbers of its rows."""
+        """Return the entries of the whole whose first `rows` numbers are rows that the part has, numbered as in the part."""
         number = {row: k for k, row in enumerate(kept.tolist())}
         return {(*(number[row] for row in x[:rows]), *x[rows:]) for x in of_whole if set(x[:rows]) <= set(number)}
 

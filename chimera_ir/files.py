@@ -15,7 +15,7 @@ from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import refuse
 
 MAX_NAME = 300  # characters of a path shown
-CONFIG_SUFFIXES = (".yaml", ".yml")  # of config files of interpreter/run.py, such as plans; it reads other files as schedules
+CONFIG_SUFFIXES = (".yaml", ".yml")  # of config files of interpreter/run.py, such as plans; it takes schedules and programs too
 
 
 def read(path: str | os.PathLike[str], opened: BinaryIO | None = None) -> str:

@@ -123,7 +123,7 @@ class Header:
         return ""
 
     def _sizes(self) -> Iterator[tuple[str, int, int]]:
-        """Yield each size of a program that has a limit: what it counts, how many there are, and the limit."""
+        """Yield each limited size that follows from the header: what it counts, how many there are, and the limit."""
         # The order matters: each size is computed only if those before it are within their limits.
         stages_and_tied = self.stages + sum(len(tied.stages) for tied in self.tied)
         yield "ranks over all replicas", self.width * self.ranks, limits.RANKS

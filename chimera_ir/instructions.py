@@ -41,13 +41,15 @@ class Value(IntEnum):
 ValueName = Literal["act", "grad"]
 
 # Bounds of the fields: pydantic checks them when a file is read. Of the instructions, it checks only those that streams.py has
-# rejected by the same bounds. When a program is made in Python, only the names in its header are checked (`check_name`).
+# not accepted by the same bounds. When a program is made in Python, only the names in its header are checked (`check_name`).
 MAX_ID = 2**31 - 1
 Id = Annotated[int, Field(ge=0, le=MAX_ID)]
 # FailFast: only the first wrong entry of a list is reported. Findings about all of them could be a hundred times as long as
 # the file.
 Ids = Annotated[tuple[Id, ...], Field(min_length=1, max_length=limits.RANKS), FailFast()]
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}(\[[0-9]{1,9}\])?")
+# The pattern in words.
+NAME_FORM = "1 to 64 ASCII letters, digits or _, not starting with a digit; a number of at most 9 digits in brackets may follow"
 GROUP = re.compile(rf"(stage [0-9]{{1,10}}|{NAME.pattern})")
 Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 GroupName = Annotated[str, Field(pattern=f"^{GROUP.pattern}$")]
@@ -61,9 +63,7 @@ def check_name(of: str, name: str) -> None:
         of: what it names, for the message.
     """
     if not NAME.fullmatch(name):
-        expected = "1 to 64 ASCII letters, digits or _, not starting with a digit"
-        expected += "; a number of at most 9 digits in brackets may follow"
-        raise ValueError(f"the name of {of} is {name!r}; expected {expected}")
+        raise ValueError(f"the name of {of} is {name!r}; expected {NAME_FORM}")
 
 
 @dataclass(frozen=True, slots=True)

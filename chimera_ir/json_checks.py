@@ -14,7 +14,7 @@ from chimerac.chimera_ir.scanning import SURROGATE, Excerpt, Path, after_space, 
 
 MAX_FINDINGS = 100
 MAX_WEIGHT = limits.TASKS + limits.RANKS  # values that an object inside another may hold; the largest such object is a pipe
-MAX_QUOTED = 2**20  # characters that pydantic parses at once; findings about a longer text do not quote its wrong values
+MAX_QUOTED = 2**20  # characters; pydantic's findings about a longer text do not quote its wrong values
 MAX_DEPTH = 200  # of brackets, as pydantic allows
 MAX_DIGITS = 4300  # of an integer, the most that Python's int() allows
 _QUOTE_BRACKET_OR_NUMBER = re.compile(r'["\[\]{}]|[0-9]+')

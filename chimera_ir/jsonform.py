@@ -86,7 +86,7 @@ def program_from_json(text: str, name: str = "<json>") -> Program:
         name: the name of the text in messages.
 
     Raises ChimeraError: E601 not JSON, E602 not a chimera program of version 1, E603 a field that is missing, unknown or out of
-    range, E604 sizes beyond the limits.
+    range, or that contradicts another one, E604 sizes beyond the limits.
     """
     source = Source(name, text)
     if len(text) > limits.FILE:

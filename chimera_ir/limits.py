@@ -30,6 +30,6 @@ WORK = 2**24  # operations of a compilation: placing tasks, and computing expres
 
 # of a file
 FILE = 2**30  # bytes of any file that the compiler reads; characters of a program or a timeline
-HEADER = 2**25  # characters of a model description, a profile or a partition, or of a program without its instructions
+HEADER = 2**25  # characters of a description, profile or partition, a program without instructions, a timeline without columns
 INSTRUCTION = 2**20  # characters of an instruction
 FIELDS = 1024  # fields of a JSON object

@@ -103,7 +103,11 @@ class PartitionFile(Partition):
 
 _HEAD = {"format": FORMAT, "version": VERSION}
 _KIND = Kind(
-    "chimera partition", FORMAT, VERSION, ("E707", "E707", "E707"), "write one with: chimerac partition SCHEDULE --model NAME"
+    "chimera partition",
+    FORMAT,
+    VERSION,
+    ("E707", "E707", "E707"),
+    "write one with: chimerac partition SCHEDULE --model NAME -o partition.json",
 )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError, WithJsonSchema
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, refuse
-from chimerac.chimera_ir.instructions import GROUP, NAME
+from chimerac.chimera_ir.instructions import GROUP, NAME, NAME_FORM
 from chimerac.chimera_ir.json_checks import MAX_FINDINGS, MAX_QUOTED, Kind, check_objects, not_json
 from chimerac.chimera_ir.scanning import Excerpt, Path, place_in_words
 
@@ -20,7 +20,11 @@ T = TypeVar("T")
 VersionOne = Annotated[int, Field(ge=1, le=1), WithJsonSchema({"const": 1, "title": "Version", "type": "integer"})]
 _QUOTE, _DOUBLE_QUOTE = "'", '"'  # pydantic quotes the values that it expects with the first, findings with the second
 _UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's names of this error
-_NAME_PATTERNS = (f"^{NAME.pattern}$", f"^{GROUP.pattern}$")
+# By pattern: what matches it, in words.
+_NAMES = {
+    f"^{NAME.pattern}$": f"a name: {NAME_FORM}",
+    f"^{GROUP.pattern}$": f"the word stage with a number, or a name: {NAME_FORM}",
+}
 
 
 def read_json(adapter: TypeAdapter[T], kind: Kind, text: str, name: str) -> T:
@@ -127,10 +131,9 @@ def _reason(e: Any) -> str:
             return f"this has no {e['ctx']['discriminator']}"
         case "string_pattern_mismatch" if "\\p" in e["ctx"]["pattern"]:  # the pattern of a LayerName (model.py)
             return f"expected a text without control characters, format characters and line separators{_found(e)}"
-        case "string_pattern_mismatch" if e["ctx"]["pattern"] not in _NAME_PATTERNS:
-            return f"expected a string that matches {e['ctx']['pattern']}{_found(e)}"
         case "string_pattern_mismatch":
-            return f"expected a name: at most 64 letters, digits or _, not starting with a digit{_found(e)}"
+            pattern = e["ctx"]["pattern"]
+            return f"expected {_NAMES.get(pattern, f'a string that matches {pattern}')}{_found(e)}"
         case name if name in _EXPECTED:
             return f"expected {_EXPECTED[name].format(**e.get('ctx', {})).replace(_QUOTE, _DOUBLE_QUOTE)}{_found(e)}"
         case _:

@@ -294,7 +294,7 @@ _WORDS = {
     "tied": "tied",
 }
 _LISTS = {"pipe": "pipes", "tied": "tied"}  # the fields that are lists, by the first word of their lines
-# How each line but those of instructions is written, by its first word.
+# How each line but the first one and those of instructions is written, by its first word.
 _USAGE = {
     "schedule": "schedule NAME  PARAMETER=VALUE ...",
     "sizes": "sizes width=W ranks=D stages=S micro_batches=N ...",

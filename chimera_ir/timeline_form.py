@@ -82,7 +82,7 @@ class TimelineFile:
         if self.digest != program.digest:
             message = f"{self.name} is the timeline of another program: of {self.schedule} with digest {self.digest}"
             note = f"this is {program.header.schedule} with digest {program.digest}"
-            help = "give the program that ran, or measure this one: python interpreter/run.py PROGRAM --timeline PATH"
+            help = "give the program of the timeline, or measure this one: python interpreter/run.py PROGRAM --timeline PATH"
             raise refuse("E614", message, notes=(note,), help=help)
         t = self.timeline
         if len(t) != len(program):

@@ -60,7 +60,7 @@ def library_table(columns: int | None = None) -> str:
     """Return the library as a table in text.
 
     Args:
-        columns: its greatest width; None for any.
+        columns: its greatest width, but at least MIN_COLUMNS + 2; None for any.
 
     If one line for each schedule would be too wide, titles and sources are wrapped: beside names and parameters if MIN_COLUMNS
     are left for them, else below the names, and so are the parameters.

@@ -33,7 +33,7 @@ class Generators:
 
     def have_advanced(self, since: States) -> bool:
         """Return whether a number was drawn since these states were read."""
-        # Bytes are compared, because Tensor.equal takes longer.
+        # For the CPU, bytes are compared, because Tensor.equal takes longer.
         if since["cpu"].numpy().tobytes() != self._read_cpu().numpy().tobytes():
             return True
         return self._read_device is not None and not self._read_device().equal(since[self._device.type])

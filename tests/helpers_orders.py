@@ -143,8 +143,8 @@ def greedy_schedules(draw: DrawFn, never_stuck: bool) -> GreedyCase:
     """Draw a schedule with `order greedy`.
 
     Args:
-        never_stuck: every limit allows a group of forwards on each stage that it counts, so that the scheduler cannot get
-            stuck.
+        never_stuck: every limit that counts forwards allows a group of them on each stage that it counts, so that the
+            scheduler cannot get stuck.
     """
     shape, group = draw(shapes()), draw(st.sampled_from([1, 1, 2, 3]))
     split = draw(st.booleans())

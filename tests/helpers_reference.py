@@ -310,7 +310,8 @@ def find_error(program: Program, seeds: Iterable[int] = range(3)) -> str:
     Args:
         seeds: one for each interleaving.
 
-    Everything that the header and the instructions name must exist, which tests/proof/rules.py checks.
+    Everything that the header and the instructions name must exist, except the ranks of all-reduces. tests/proof/rules.py
+    checks this.
     """
     streams = [program.stream(g) for g in range(program.world)]
     for seed in seeds:

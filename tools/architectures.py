@@ -40,7 +40,7 @@ ITERATIONS, TOLERANCE = 3, 2e-5
 PAGE = ROOT / "docs" / "any_model.md"
 HEAD = ("architecture", "class", "`--layers`", "layers", "difference")
 
-# Values that the configurations of several architectures share. All models are tiny, and have no dropout.
+# Values of configurations; most are shared by several architectures. All models are tiny, and have no dropout.
 TEXT: Config = {
     "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 64,
     "max_position_embeddings": 66, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,

@@ -80,7 +80,7 @@ def table(definition: str) -> str:
             8 and 16. N is D, 2D and 4D, or as given by a line `sizes EXPR, ...`. The row of a size at which the schedule does
             not compile says why.
 
-    Raises AssertionError if a claim does not hold, or if its times at hop cost 0 are not whole numbers.
+    Raises AssertionError if a claim does not hold, or is about a program whose times at hop cost 0 are not whole numbers.
     """
     command, *lines = (line.strip() for line in definition.splitlines())
     name, *options = (x for x in shlex.split(command) if x != "-p")

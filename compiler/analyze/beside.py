@@ -160,7 +160,7 @@ def beside_lines(b: Beside) -> Iterator[str]:
     kinds = [_row(f"{k.op.name} s{k.stage}, {k.count} of them", k.predicted, k.measured) for k in b.kinds[:MAX_KINDS]]
     yield from _aligned([f"mean time of a task{unit}", "predicted", "measured", "difference", ""], kinds)
     if len(b.kinds) > MAX_KINDS:
-        yield f"... and {len(b.kinds) - MAX_KINDS} more kinds of tasks, with smaller differences in all"
+        yield f"... and {len(b.kinds) - MAX_KINDS} more kinds of tasks, with differences that are no greater in all"
 
 
 def _aligned(head: list[str], rows: list[list[str]]) -> Iterator[str]:

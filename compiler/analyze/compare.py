@@ -194,7 +194,7 @@ def _check_costs(costs: Mapping[str, Fraction]) -> None:
     if costs["B"] != halves or min(costs["I"], costs["W"]) < 0:
         shown = ", ".join(f"{name}={float(costs[name]):g}" for name in "BIW")
         message = f"a backward costs as much as its halves, each 0 or more, and the costs are {shown}"
-        raise refuse("E002", message, help="give two of B, I and W, or all three with B = I + W")
+        raise refuse("E002", message, help="give B = I + W, with I and W 0 or more; one of the three may be left out")
 
 
 def _compared(name: str, source: Source, tree: n.Schedule, setting: Setting, model: ForModel | None) -> Compared:

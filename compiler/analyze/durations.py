@@ -108,7 +108,7 @@ def measured_durations(
     for op in TIMES:
         wrong = next((x for x in tasks[op] if not 0 <= x < float("inf")), None)
         if wrong is not None:
-            raise refuse("E002", f"the time of {op.name} of a stage is {wrong} s: expected 0 or more")
+            raise refuse("E002", f"the time of {op.name} of a stage is {wrong} s: expected a finite number, 0 or more")
         named[op.name] = tuple(nanoseconds(x) for x in tasks[op])
     costs = Costs(**named)
     latency, occupied, all_messages = _message_durations(program, network, message_bytes)

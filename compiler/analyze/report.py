@@ -35,7 +35,7 @@ def report(
     Args:
         simulation: of this program, by costs or by a profile.
         model: adds what the ranks hold in bytes.
-        state: of the optimizer, counted in these.
+        state: of the optimizer, counted in these bytes.
 
     Raises ChimeraError E705, E706 as `partition_for` (chimera_ir/partition.py), if a model is given.
     """
@@ -92,7 +92,7 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None, stat
     yield ""
     yield from table(["idle: rank", *_IDLE_HEADS], [[str(g), *map(s.time, astuple(x))] for g, x in enumerate(idle)])
     yield "fill: until a value for the first task is sent; value: until one for a later task is; transfer: for one on its way;"
-    yield "window: for an earlier message of the channel; all-reduce: after the last task; drain: until the last rank ends"
+    yield "window: for a message of the channel; all-reduce: after the last task; drain: until the last rank ends"
     if model is not None:
         yield ""
         held = held_bytes(program, model, state)
@@ -108,8 +108,9 @@ def _equation(program: Program, s: Simulation) -> Iterator[str]:
     messages = f"{count_text(e.forwards + e.backwards, 'message')} of {s.time(e.message)}"
     change = 100 * (e.total / s.makespan - 1) if s.makespan else 0.0
     difference = f"{abs(change):.1f} % {'less' if change < 0 else 'more'} than simulated"
+    reason = "the equation leaves out waits" if change < 0 else "the equation takes every stage as the slowest one"
     yield f"closed equation {s.time(e.total)} {s.unit} = {passes} + {messages} + all-reduces {s.time(e.unoverlapped)}"
-    yield f"                {difference}: the equation takes every stage as the slowest one"
+    yield f"                {difference}: {reason}"
 
 
 def _peak_lines(s: Simulation, found: HeldBytes) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 A task takes its cost. A message takes its latency, and the time for which its bytes occupy its channel, from the moment when
 its SEND and its RECV are posted and it is the next one of its channel or its queues. An all-reduce begins when all its members
-have launched it and have finished those before it. docs/semantics.md, "Times", defines the rules; compiler/analyze/machines.py
-has the waits.
+have launched it and have finished the all-reduces before it, on `serial` also the transfers before it. docs/semantics.md,
+"Times", defines the rules; compiler/analyze/machines.py has the waits.
 """
 
 from __future__ import annotations

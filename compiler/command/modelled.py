@@ -42,7 +42,7 @@ def check_model_options(options: argparse.Namespace) -> None:
         raise refuse("E002", "--link replaces the links of a profile: give --profile NAME, too")
     _network(options)  # raises for a text that is no link
     if options.profile is not None and options.costs:
-        raise refuse("E002", "--profile and --cost both say how long tasks take: give one of them")
+        raise refuse("E002", "--profile and --cost both say how long tasks take, and how long messages take: give one of them")
 
 
 def state_for(options: argparse.Namespace, profile: Profile | None) -> OptimizerState:

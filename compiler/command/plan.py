@@ -83,7 +83,8 @@ def _run(options: argparse.Namespace) -> int:
 def _search(problems: Sequence[Problem], processes: int) -> tuple[list[PlanResult], int | None]:
     """Return the results of the problems for which a configuration fits. After Ctrl-C the last one may be only the best so far.
 
-    Also return the number of problems for which nothing was tried or found when Ctrl-C ended the search; None without Ctrl-C.
+    Also return how many problems were left when Ctrl-C ended the search: those that were not begun, and the one that it ended
+    if nothing was found for it yet. The number is None without Ctrl-C.
 
     Raises ChimeraError as `search` if none fits for any of them, and KeyboardInterrupt if nothing is found yet.
     """
@@ -270,7 +271,8 @@ class _Plan:
         return "\n".join([*self._counts(), "", *self._table(), "", *self._drawing(), "", *command]) + "\n"
 
     def json(self) -> str:
-        """Return as JSON the problem, the counts, the rows of the table and of the drawing, and the settings of run.py."""
+        """Return as JSON the problem, the counts, the rows of the table and of the drawing, the settings of run.py, and the
+        command line."""
         result, p = self.result, self.problem
         found = {
             "model": p.model,

@@ -29,7 +29,7 @@ def given_for(program: Program, profile: Profile | None, options: argparse.Names
         profile: that of --profile, if any.
 
     Raises ChimeraError: E001 or E002 for the file of --costs, E002 for a cost that is given twice or that no search uses, and
-    for a wrong --limit; others as `durations_for`.
+    for a wrong --limit; others as `model_for` and `durations_for`.
     """
     if profile is None:
         return _given_by_options(options)
@@ -64,7 +64,7 @@ def _given_by_options(options: argparse.Namespace) -> Given:
 
 
 def _durations(program: Program, profile: Profile, options: argparse.Namespace) -> Durations:
-    """Return the durations by --profile and --link. Raises ChimeraError as `durations_for`."""
+    """Return the durations by --profile and --link. Raises ChimeraError as `model_for` and `durations_for`."""
     found = durations_for(program, model_for(program, options, profile), profile, options)
     assert found is not None, "--profile is given"
     return found

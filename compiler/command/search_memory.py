@@ -86,11 +86,11 @@ class SearchMemory:
         return tuple(limit + a - b for limit, a, b in zip(self.limits.limits, before, after, strict=True))
 
     def needed(self, program: Program) -> int:
-        """Return how many bytes the rank of a found program that needs most needs."""
+        """Return how many bytes the rank of a program that needs most needs."""
         return needed(program, self.model, self.state)
 
     def fits(self, program: Program) -> bool:
-        """Return whether every rank of a found program needs at most the bytes of --memory."""
+        """Return whether every rank of a program needs no more than `most` bytes."""
         return self.needed(program) <= self.most
 
     def check(self, program: Program) -> None:

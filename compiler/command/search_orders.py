@@ -70,6 +70,9 @@ class OrderSearch:
 
     Attributes:
         given_program: the schedule, compiled; with --model with a partition.
+        placed: the best placement, with --placements.
+        order_by: by what the order of `program` was found.
+        least: what the search found, with --objective memory.
     """
 
     def __init__(
@@ -83,15 +86,16 @@ class OrderSearch:
     ) -> None:
         self.given_program = self.program = program
         self.statements, self.given, self.profile, self.memory, self.options = statements, given, profile, memory, options
-        self.placed: Placed | None = None  # the best placement, with --placements
-        self.least: LeastMemory | None = None  # what the search found, with --objective memory
+        self.placed: Placed | None = None
+        self.order_by = "the given schedule"
+        self.least: LeastMemory | None = None
         self.name = with_suffix(program.header.schedule, "_found")
 
     def run(self, seconds: float) -> FoundOrder:
         """Search, and return the best order. Ctrl-C ends the search early.
 
         Raises ChimeraError E002 if a rank needs more than the bytes of --memory even if micro-batches run one at a time; others
-        as `_search_least_memory` and `_least_bytes`.
+        as `problem_of`, `SearchMemory.within`, `_search_least_memory` and `_least_bytes`.
         """
         if self.options.placements:
             self._place(PLACEMENTS * seconds)
@@ -127,7 +131,7 @@ class OrderSearch:
         progress.close()
         if placed.problem.pipes == problem.pipes:
             return
-        self.program = self._compiled(placed.problem, placed.order)
+        self.program, self.order_by = self._compiled(placed.problem, placed.order), "the search for a placement"
         self.memory = SearchMemory.of(self.program, self.profile, self.options, SPLIT[self.options.backward])
         self.given = given_of(placed.problem)
         if self.profile is not None:  # other stages send messages over each link
@@ -150,9 +154,9 @@ class OrderSearch:
         return state
 
     def _search_least_memory(self, seconds: float) -> LeastMemory:
-        """Search for the order that holds least of those that take at most --makespan.
+        """Search for the order that holds least of those that take at most `_longest_makespan`.
 
-        Raises ChimeraError E002 if it is proved that no order takes so little time.
+        Raises ChimeraError E002 if it is proved that no order takes so little time; others as `_longest_makespan`.
         """
         problem, progress = self._problem(), Progress(seconds)
         levels = Levels(problem, (0,) * problem.ranks if self.memory is None else self.memory.limits.aside)
@@ -167,7 +171,8 @@ class OrderSearch:
     def _least_bytes(self, least: LeastMemory, memory: SearchMemory) -> State:
         """Return the state with the order that needs fewest bytes, of those that hold least as the search counts them.
 
-        Raises ChimeraError E002 if it needs more than the bytes of --memory.
+        If no order was found that takes at most `least.makespan`, the state stays as it is. Raises ChimeraError E002 if its
+        order needs more than the bytes of --memory.
         """
         if least.level is not None:
             levels = least.levels
@@ -192,7 +197,7 @@ class OrderSearch:
     def _longest_makespan(self, problem: Problem) -> int:
         """Return the makespan that an order may take with --objective memory, in times of the problem.
 
-        Raises ChimeraError E002 if --makespan is no number, or if it is missing and the given order cannot be run.
+        Raises ChimeraError E002 if --makespan is no number above 0, or if it is missing and the given order cannot be run.
         """
         if self.options.makespan is None:
             order = self._given_order(problem)
@@ -208,14 +213,14 @@ class OrderSearch:
     def _known_orders(self, problem: Problem) -> Iterator[tuple[str, Order]]:
         """Yield the orders with which a search begins, as far as they fit the problem.
 
-        They are that of the search for a placement, that of the schedule, and those of the library.
+        They are that of the search for a placement, that of `program`, and those of the library.
         """
         placed = self.placed
         # The limits may be lower than in that search, and the links other ones.
         if placed is not None and (order := Order.of(problem, placed.order.sequence, placed.order.length)) is not None:
             yield "the search for a placement", order
         if (order := order_of(problem, self.program)) is not None:
-            yield "the given schedule", order
+            yield self.order_by, order
         yield from library_orders(problem)
 
     def _written(self, state: State) -> FoundOrder:

@@ -25,9 +25,8 @@ class PassResults:
         arrange: whether transfers and collectives are arranged for it.
         budget: of the compilation.
         recompute: the stages to recompute, instead of those that the schedule names; None: those of the schedule.
-        schedule, ordered, program: what `parse`, `order_tasks` and `lower` returned.
-        spec: what `resolve` returned, with the sets of tied parameters that the caller gave; None for a pass that has not
-            returned.
+        schedule, spec, ordered, program: what `parse`, `resolve`, `order_tasks` and `lower` returned; None for a pass that has
+            not returned. `spec` also has the sets of tied parameters that the caller gave.
     """
 
     source: Source

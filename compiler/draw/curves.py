@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def draw_curves(sheet: Sheet, panel: Panel, curve: MemoryCurve, ranks: Sequence[int], top: float, right: float) -> list[Axes]:
-    """Draw what each rank holds over time, all ranks to one scale, and return the axes, one for each part of the time.
+    """Draw what each of these ranks holds over time, all to one scale, and return the axes, one for each part of the time.
 
     Args:
         top: the upper edge of the title above the curves, in inches from the upper edge of the sheet.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.instructions import FORMS, Op
 from chimerac.chimera_ir.numbers import number_text
 from chimerac.compiler.draw.extent import POINTS_PER_INCH, Extent
@@ -62,7 +63,7 @@ def legend(panels: Sequence[Panel], has_all_reduces: bool, has_stages: bool) -> 
             ids = ids_text(pipe.micro_batches) or "none"
             of_pipes.append(Entry(tuple(_swatch(k, op) for op in used), f"pipe {pipe.name}: micro-batches {ids}"))
         if len(pipes) > MAX_PIPES:
-            of_pipes.append(Entry((), f"and {len(pipes) - MAX_PIPES} more pipes"))
+            of_pipes.append(Entry((), f"and {count_text(len(pipes) - MAX_PIPES, 'more pipe')}"))
     if has_all_reduces:
         # An all-reduce that takes no time, or of which only the launches are known, is drawn as a mark, and any other as a box.
         has_marks = any(p.all_reduces is None or (p.all_reduces[0] == p.all_reduces[1]).any() for p in panels)

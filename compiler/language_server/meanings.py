@@ -36,7 +36,7 @@ KEYWORDS: Mapping[str, str] = {
     "per": "`limit ... per stage` or `per pipe`: the count is over each stage or pipe of a rank, not over the whole rank",
     "pipe": "a directed copy of the model: the rank of each stage, and the number of micro-batches",
     "prefer": "`prefer B, F`: the kind of task that an idle rank starts first",
-    "rank": "one process; `stage s on rank EXPR` puts a stage on it",
+    "rank": "what executes one stream of instructions; `stage s on rank EXPR` puts a stage on it",
     "ranks": "`ranks EXPR`: the number of ranks of one replica",
     "recompute": "the stage keeps only its input, and its forward is run again before its backward",
     "repeat": "`repeat N { ... }` or `repeat i in LOW .. HIGH { ... }`: a part of a listing, several times",

@@ -145,7 +145,8 @@ class _Lister:
         """Return the cells of a rank that an action could mean.
 
         They are kept in `rank.candidates` if they depend on no name whose value a loop changes. Raises ChimeraError E306 for a
-        pipe that does not exist, or a stage that this pipe, or any pipe if none is named, does not have on the rank.
+        pipe that does not exist, for a stage that the named pipe does not have on the rank, and, if no pipe is named, for a
+        stage that no pipe has there.
         """
         self.budget.spend(len(rank.cells) // 4, a.span)
         cells, selecting = rank.cells, [e for e in (a.stage, a.pipe and a.pipe.index) if e]

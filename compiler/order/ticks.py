@@ -260,7 +260,8 @@ def _omission_finding(message: str, formulas: list[Formula], count: int, missing
     first, group = formulas[0], formulas[0].group
     assert group is not None
     more = ", ..." if len(missing) > MAX_NAMED else ""
-    help = f"the groups leave out {first.micro_batch} = {', '.join(map(str, missing[:MAX_NAMED]))}{more}"
+    groups = "groups whose 'when' holds" if any(f.condition for f in formulas) else "groups"
+    help = f"the {groups} leave out {first.micro_batch} = {', '.join(map(str, missing[:MAX_NAMED]))}{more}"
     longer = _longer_groups(first, group, count, budget) if len(formulas) == 1 and first.condition is None else None
     if longer is not None:
         help += f": write {first.micro_batch} = {formatted(longer.low)} .. {formatted(longer.high)}"

@@ -67,7 +67,8 @@ class Outcome:
         reason: why it is not possible, '' if it is.
         busy: how long the ranks compute, as a mean over them.
         bubble: how long they wait for a value that is not sent yet, or for the end of the iteration, as a mean.
-        exposed: how long they wait for communication, such as messages on their way and all-reduces at the end, as a mean.
+        exposed: how long they wait for communication, as a mean: for messages on their way, full windows, all-reduces at the
+            end, and with `zero` for the exchange of updated weights.
     """
 
     configuration: Configuration

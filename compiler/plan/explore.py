@@ -270,7 +270,9 @@ def _nothing_fits(
     own = "".join(f" -p {name}={value}" for name, value in c.own)
     saving = (", recomputation" if c.recompute else "") + (", ZeRO-1" if least.zero else "")
     note = f"{least.memory:,} bytes: {c.schedule}{own}, D={c.ranks}, W={c.width}, micro-batches of {c.micro_batch}{saving}"
-    help = f"the least that would do is --memory {least.memory}" + ("; or allow --zero auto" if p.zero is False else "")
+    help = f"the least that would do is --memory {least.memory}" + (
+        "; or allow --zero auto" if p.zero is False and p.state.per_gradient else ""
+    )
     return refuse("E718", message, notes=(note,), help=help)
 
 

@@ -107,15 +107,19 @@ def _nothing_fits(
         f"rank {rank}: {held}",
         "the most of each, not all at one time: " + ", ".join(f"{name} {size:,}" for name, size in parts.items() if size),
     ]
-    alone = [(needs.alone(s, k), k) for s in of_one_layer for k in partition.layers[s]]
+    alone = [(needs.alone(s, k), k, s) for s in of_one_layer for k in partition.layers[s]]
     if alone and max(alone)[0] > limit:
-        need, layer = max(alone)
-        subject = f"layer {layer} ({model.layers[layer].name}) of {model.name} needs {need:,} bytes as a stage of its own"
+        need, layer, stage = max(alone)
+        subject = (
+            f"layer {layer} ({model.layers[layer].name}) of {model.name} needs {need:,} bytes even alone, as stage {stage}"
+        )
+        changes = "smaller micro-batches"
     else:
         which = "needs least" if is_least else "was found to need least"
         subject = f"in the partition of {model.name} that {which}, rank {rank} needs {least:,} bytes"
+        changes = "more stages or smaller micro-batches"
     enough = f"give a rank {least:,} bytes{', the least that is enough' if is_least else ''}"
-    help = f"{enough}; or take more stages or smaller micro-batches"
+    help = f"{enough}; or take {changes}"
     if recomputing is not None:
         with suppress(ChimeraError):
             best_partition(recomputing(), model, limit, costs, needs.state)

@@ -156,8 +156,8 @@ class Search:
         """Return what `within` returns.
 
         The weight of a range is the sum of its needs in the active constraints, each times the multiplier. The ranges of a
-        stage are tried in the order of their weight plus the least of the stages after it. Those with which no cuts can fit are
-        left out.
+        stage are tried in the order of their weight plus the least of the stages after it. A range is left out if its weight or
+        a constraint shows that no cuts with it fit.
 
         Args:
             tried: by stage, the ranges that it may have.
@@ -355,7 +355,7 @@ def least_need(needs: Needs, costs: Sequence[int], limit: int, cuts: Cuts) -> tu
     """Return the cuts in which the rank that needs most needs least, and whether that is proved.
 
     Args:
-        limit: bytes; cuts that need at most this are not improved further.
+        limit: bytes; cuts that need at most this are not improved further, and count as proved.
         cuts: any that need more, returned if no better ones are found.
     """
     low, high, is_proved = limit + 1, needs.most(cuts), True

@@ -108,7 +108,8 @@ def _check_greedy(order: n.Greedy, scope: Scope, found: list[Diagnostic]) -> Non
     for kind in (k for i, k in enumerate(order.prefer) if k.name in names[:i]):
         found.append(Diagnostic("E207", f"'{kind.name}' is preferred twice", kind.span, help="keep one of them"))
     if names and set(names) - {"R"} not in ({"F", "B"}, {"F", "I", "W"}) and set(names) <= set(KINDS):
-        message = f"prefer names {', '.join(names)}; a backward is B, or I and W"
+        needed = "a backward is B, or I and W" if "F" in names else "it needs F, and for the backward B, or I and W"
+        message = f"prefer names {', '.join(names)}; {needed}"
         recomputation = ", R" if "R" in names else ""
         help = f"write: prefer B, F{recomputation} or: prefer I, F, W{recomputation}"
         found.append(Diagnostic("E202", message, order.prefer[0].span, help=help))
@@ -211,7 +212,7 @@ def _check_ticks(
 ) -> None:
     """Add the findings about an order of ticks."""
     used: set[str] = set()
-    wrong: set[str] = set()  # lets with a finding: they are not checked again for each further rule that uses them
+    wrong: set[str] = set()  # lets with a finding: they are not checked again for a further rule or fill that uses them
     outside = scope
     scope = with_hints(scope, _IN_TICKS)
     scope.others = tuple(let.name.name for let in ticks.lets)

@@ -132,7 +132,7 @@ def _choose(
 ) -> ExprValue:
     """Return then(...) where the condition holds and otherwise(...) elsewhere, each computed for its own points only.
 
-    Both are called with the values of the names at these points.
+    Each is called with the values of the names at these points, and is not called if it has none.
 
     Args:
         span: the text with the condition.

@@ -185,7 +185,7 @@ def _empty_range_count(decl: n.PipeDecl, env: Env, budget: Budget) -> int:
 def recompute_of(
     declared: Mapping[str, PipeDeclaration], env: Env, stages: int, budget: Budget
 ) -> tuple[tuple[bool, ...], ...]:
-    """Return for every pipe and stage whether the forward keeps only its input and is run again before the backward."""
+    """Return for every pipe and stage whether the stage recomputes: its forward keeps only its input and is run again."""
     result = []
     for declaration in declared.values():
         for index in declaration.indices.values():

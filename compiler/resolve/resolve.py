@@ -29,10 +29,10 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget, reco
         recompute: the stages that recompute, in the place of those of the text; None: as the text says.
 
     Raises ChimeraError: E002 a stage in `recompute` that does not exist, E201 unknown name, E202 wrong type or form, E203
-    unknown parameter, E204 parameter without a value, E205 division by zero, E206 value not between -2^61 and 2^61, E207 name
-    or cost given twice, or name with another meaning, E208 statement missing or given twice, E209 unused let of an order, E210
-    requirement not met, E211 size out of bounds, or too much to compute, E220 stage or rank that does not exist, or tied set of
-    one stage, E221 stage never placed, E222 stage placed twice.
+    unknown parameter, E204 parameter without a value, E205 division by zero, E206 value not between -2^61 and 2^61, E207 name,
+    cost, limit, fill or preferred kind given twice, or name with another meaning, E208 statement missing or given twice, or no
+    `prefer`, E209 unused let of an order, E210 requirement not met, E211 size out of bounds, or too much to compute, E220 stage
+    or rank that does not exist, or tied set of one stage, E221 stage never placed, E222 stage placed twice.
     """
     found = Findings()
     settings = check_settings(schedule, found)

@@ -124,7 +124,7 @@ def _scale(costs: Rows, links: Rows, micro_batches: int) -> Fraction:
     """
     times = [x for row in (*costs, *links) for x in row]
     if min(times) < 0:
-        raise refuse("E002", f"a cost of {min(times)} is given; costs are 0 or more")
+        raise refuse("E002", f"a cost or a link of {min(times)} is given; costs and links are 0 or more")
     denominator = lcm(*(x.denominator for x in times))
     if max(times) * denominator > limits.COST or sum(times) * denominator * 2 * micro_batches > limits.TIME:
         message = f"as multiples of 1/{denominator}, times exceed {limits.COST}, or {limits.TIME} in an iteration"

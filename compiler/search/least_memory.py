@@ -73,7 +73,7 @@ class LeastMemory:
         level: of this order; None if no order was found that takes at most `makespan`.
         ruled_out: a level on which no order takes at most `makespan`.
         below: what a search knows of this level; None if not even one micro-batch at a time fits there.
-        reached: all orders that were found and take at most `makespan`.
+        reached: of the known orders and the best order of each search, those that take at most `makespan`.
     """
 
     levels: Levels
@@ -86,7 +86,7 @@ class LeastMemory:
 
     @property
     def is_proved(self) -> bool:
-        """Return whether no order that takes at most `makespan` is on a lower level."""
+        """Return whether it is proved that no order that takes at most `makespan` is on a lower level."""
         return self.level is not None and self.level == self.ruled_out + 1
 
     def keep(self, order: Order, by: str) -> None:

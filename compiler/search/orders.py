@@ -1,4 +1,4 @@
-"""The search: list scheduling, then simulated annealing, until a time limit or a proof.
+"""The search: list scheduling, then simulated annealing, until a time limit, a goal or a proof.
 
 For a small problem a solver and the annealing take turns.
 """
@@ -56,7 +56,7 @@ class State:
 
     @property
     def is_proved(self) -> bool:
-        """Return whether no order is faster than the best one."""
+        """Return whether it is proved that no order is faster than the best one."""
         return self.best is not None and self.best.makespan <= self.bound
 
     @property
@@ -99,7 +99,8 @@ def search(
         with_solver: whether the solver is used, for small problems.
         goal: as in `State`, at least the longest way through the tasks of a micro-batch.
 
-    The search also ends when an order reaches the goal, or when the bound shows that none can.
+    The search also ends when an order reaches the goal, when the bound shows that none can, or when the best order is proved to
+    be the fastest.
     """
     state = State(problem, rank_bounds(problem), goal=goal)
     compile_loops()

@@ -38,9 +38,9 @@ def solve(problem: Problem, best: Order, bound: int, seconds: float, seed: int, 
     """Return what the solver finds within a time.
 
     Args:
-        best, bound: the best known order and lower bound, from which it begins.
+        best, bound: the best known order and lower bound, from which it begins; with a goal, only from the bound.
         goal: a makespan below that of `best`. Then the solver is asked for any order that reaches it, or for a proof that there
-            is none, which is the bound goal + 1.
+            is none, which is the bound goal + 1. None: it is asked for the fastest order.
     """
     model, start, makespan = _model(problem, best.makespan if goal is None else goal)
     model.add(makespan >= bound)

@@ -131,10 +131,11 @@ def _too_large(source: Source, tree: Tree[Token]) -> list[Diagnostic]:
 
 def _check_names(schedule: n.Schedule) -> None:
     """Raise ChimeraError E105 for too many params and lets of the top level, or too many lets of a ticks order."""
-    lets_of_orders = [s.lets for s in schedule.statements if isinstance(s, n.Ticks)]
-    for definitions in ([s for s in schedule.statements if isinstance(s, n.Param | n.Let)], *lets_of_orders):
+    lets_of_orders = [("let in the order", s.lets) for s in schedule.statements if isinstance(s, n.Ticks)]
+    top_level = tuple(s for s in schedule.statements if isinstance(s, n.Param | n.Let))
+    for words, definitions in (("param and let", top_level), *lets_of_orders):
         if len(definitions) > limits.NAMES:
-            message = f"{len(definitions)} names are defined by param and let; at most {limits.NAMES} are allowed"
+            message = f"{len(definitions)} names are defined by {words}; at most {limits.NAMES} are allowed"
             raise refuse("E105", message, definitions[limits.NAMES].name.span, "the first too many")
 
 

@@ -50,7 +50,7 @@ class Guide:
         write_stdout("\n" + textwrap.fill(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False) + "\n")
 
     def show(self, text: str) -> None:
-        """Write a drawing or a table as it is."""
+        """Write a drawing, a table or a command as it is."""
         write_stdout("\n" + text.rstrip("\n") + "\n")
 
     def command(self, *words: str) -> int:

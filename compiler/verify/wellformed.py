@@ -76,7 +76,7 @@ def _evaluation_findings(program: Program) -> list[Diagnostic]:
     if program.header.kind != "evaluation" or not rows:
         return []
     others = count_text(len(rows), "other instruction")
-    message = f"an evaluation program holds only forwards and their transfers; this one has {others}"
+    message = f"an evaluation program holds only forwards, and transfers and FREEs of activations; this one has {others}"
     places = [_place(program, row) for row in rows[:MAX_SHOWN]]
     if len(rows) > MAX_SHOWN:
         places.append("...")

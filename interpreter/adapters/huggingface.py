@@ -3,8 +3,8 @@
     model = huggingface("gpt2/config.json", {"input_ids": tokens}, loss=loss)
     pipe = Pipeline(model, "chimera", {"N": 8})
 
-No architecture is named here. By default a model's class is the one that its configuration names, and its layers are those of
-its outermost lists of modules. Nothing is ever loaded from a network.
+The code has no case for any architecture. By default a model's class is the one that its configuration names, and its layers
+are those of its outermost lists of modules. Nothing is ever loaded from a network.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def class_of(config: Any, head: str | None = None) -> Any:
             raise refuse(
                 "E854",
                 f"transformers {transformers.__version__} has no model {name}",
-                help="name one of its classes, such as GPT2LMHeadModel or the one in 'architectures' of the configuration",
+                help="name one of its classes, such as GPT2LMHeadModel, or install a version of transformers that has this one",
             )
         return found
     for kind in _HEADS:
@@ -186,7 +186,8 @@ def _builder(model_class: Any, config: Any, options: Mapping[str, Any]) -> Calla
                 model: nn.Module = model_class._from_config(copy.deepcopy(config), **{**_OPTIONS, **options})
         except Exception as error:  # a constructor checks its values in its own way, or not at all
             message = f"{model_class.__name__} cannot be built from its configuration: {type(error).__name__}: {error}"
-            raise refuse("E854", message, notes=line_of(error), help="correct this value of the configuration") from error
+            help = "correct the configuration, or the head or the options that you gave"
+            raise refuse("E854", message, notes=line_of(error), help=help) from error
         return model
 
     return build

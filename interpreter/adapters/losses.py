@@ -31,7 +31,7 @@ def cross_entropy(outputs: Values | Tensor, targets: Values | Tensor) -> Tensor:
 
 
 def next_token(outputs: Values | Tensor, targets: Values | Tensor) -> Tensor:
-    """Return the sum of the cross-entropies of all next tokens.
+    """Return the sum of the cross-entropies of the next tokens.
 
     Args:
         outputs: logits [samples, length, classes].

@@ -50,7 +50,8 @@ class CallModel(Model):
         source: builds the parts of the module.
         structure: its units, its trace, and which calls need which parameters.
         select: from what the module returns, the tensors for the loss.
-        pretrained: where stages read their parameters; None: these have the values that `source` gives them.
+        pretrained: where stages read their parameters and persistent buffers; None: these have the values that `source` gives
+            them.
         names: by the path of a submodule, its name in the full model. A submodule without an entry has its path as its name.
     """
 
@@ -101,7 +102,7 @@ class Structure:
     Attributes:
         names: by the first name of each parameter and buffer, all its names.
 
-    The methods take the numbers of a stage's calls as `calls`.
+    In the methods, `calls` are the numbers of a stage's calls.
     """
 
     def __init__(self, source: ModuleSource, layers: Sequence[str], fields: Fields, select: Select) -> None:
@@ -253,7 +254,7 @@ def cut(
         layers: paths of single units, or of lists whose elements are units; a * matches one part of a path; by default the
             outermost lists (`layers_of`).
         select: a function from what the module returns to the tensors for the loss; by default all tensors.
-        pretrained: where stages read their parameters; by default these have the values of the module.
+        pretrained: where stages read their parameters and persistent buffers; by default these have the values of the module.
         name: of the model, by default the name of the module's class.
 
     Raises ChimeraError E851 as `layers_of`, E852 for a module that cannot be cut or whose forward fails, and

@@ -53,7 +53,7 @@ def is_cross_entropy(name: str | None, loss: str | None) -> bool:
 
 
 def unread_option(name: str | None, layers: str | None, head: str | None, loss: str | None) -> str:
-    """Return what is wrong and what to do, if one of these options is given and the model does not read it; otherwise ''.
+    """Return what is wrong and what to do, if one of these options is not for models with such a name; otherwise ''.
 
     Args:
         name: of the model; None if none is given, which means a preset.
@@ -63,7 +63,8 @@ def unread_option(name: str | None, layers: str | None, head: str | None, loss: 
     unread = next((option for option, value in given.items() if value is not None), None)
     if unread is not None and not is_own(name):
         found = "the default model" if name is None else f"'{name}'"
-        help = f"leave out {unread}, or give --model FILE.py:FUNCTION or hf:PATH"
+        names = "hf:PATH" if unread == "--head" else "FILE.py:FUNCTION or hf:PATH"
+        help = f"leave out {unread}, or give --model {names}"
         return f"{unread} is for a model of your own, and {found} is none: {help}"
     if head is not None and not str(name).startswith(HUGGING_FACE):
         return f"--head is for a Hugging Face model, and '{name}' is none: leave out --head, or give --model hf:PATH"
@@ -118,10 +119,10 @@ def own_model(
 
     If the function of a file returns a Model, this model is returned as it is.
 
-    Raises ChimeraError: E801 for a name that is no function, and for a function that returns neither a Model nor a module whose
-    forward has an argument; E821 for samples that do not fit the positions of a Hugging Face model; E850, E851, E852, E854
-    and E855 as `huggingface` and `cut` do; E854 also for a vocabulary with fewer tokens than a byte has values; E861 for a
-    tokenizer with too many tokens.
+    Raises ChimeraError: E801 for a name that is no function, for a function that returns neither a Model nor a module whose
+    forward has an argument, and for `loss` or `layers` beside a function that returns a Model; E821 for samples that do not fit
+    the positions of a Hugging Face model; E850, E851, E852, E854 and E855 as `huggingface` and `cut` do; E854 also for a
+    vocabulary with fewer tokens than a byte has values; E861 for a tokenizer with too many tokens.
     """
     import torch  # takes 2 s
 
@@ -129,7 +130,8 @@ def own_model(
 
     loss_function, paths = LOSSES[loss or DEFAULT_LOSS], tuple((layers or "").replace(",", " ").split())
     if not name.startswith(HUGGING_FACE):
-        return _from_file(name, samples, length, loss_function, paths)
+        unread = "--loss" if loss is not None else "--layers" if layers is not None else ""  # by a Model
+        return _from_file(name, samples, length, loss_function, paths, unread)
     # 2.6 s together with torch. transformers is imported only when a configuration is read.
     from chimerac.interpreter.adapters.huggingface import class_of, configuration, example_fields, huggingface
 
@@ -173,8 +175,12 @@ def _check_text(source: str, config: Any, length: int, tokens: int | None, halve
         raise refuse("E854", message, help=f"set vocab_size in the configuration to {BYTES} or more")
 
 
-def _from_file(name: str, samples: int, length: int, loss: Any, layers: Sequence[str]) -> Model:
-    """Return the model that a function of a file builds. Raises ChimeraError: E801, and E851 and E852 as `cut` does."""
+def _from_file(name: str, samples: int, length: int, loss: Any, layers: Sequence[str], unread: str) -> Model:
+    """Return the model that a function of a file builds. Raises ChimeraError: E801, and E851 and E852 as `cut` does.
+
+    Args:
+        unread: an option that was given, and that may not be given if the function returns a Model; '' if there is none.
+    """
     import torch
     from torch import nn
 
@@ -189,6 +195,9 @@ def _from_file(name: str, samples: int, length: int, loss: Any, layers: Sequence
         raise refuse("E801", f"--model {name}: {function} is not a function", help="name a function that returns the model")
     built = returned(build)
     if isinstance(built, Model):
+        if unread:
+            message = f"--model {name}: {function}() returns a Model, which has its own layers and loss, and {unread} is given"
+            raise refuse("E801", message, help=f"leave out {unread}, or return a module")
         return built
     if not isinstance(built, nn.Module):
         found = f"a value of type {type(built).__name__}"

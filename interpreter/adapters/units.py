@@ -40,7 +40,7 @@ def layers_of(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
     inner = {path for path in layers for other in layers if path != other and is_inside(path, other)}
     if inner:
         path = min(inner)
-        raise refuse("E851", f"the layer {path} is inside another layer", help="name either the inner or the outer list")
+        raise refuse("E851", f"the layer {path} is inside another layer", help="name either the inner or the outer layers")
     return list(layers)
 
 

@@ -239,5 +239,5 @@ def _library(name: str) -> Any:
 
 
 def _refused(folder: Path, why: str) -> ChimeraError:
-    help = f"give --data hf:FOLDER a folder that save_to_disk of datasets has written, or one with {', '.join(ENDINGS)} files"
+    help = f"give as hf:FOLDER a folder that save_to_disk of datasets has written, or one with {', '.join(ENDINGS)} files"
     return refuse("E802", f"the data set hf:{folder} cannot be read: {why}", help=help)

@@ -199,7 +199,7 @@ def reading(path: Path | None) -> Iterator[None]:
         ) from None
 
 
-_DATA_HELP = "give --data a text file or a folder of them, or leave it out to take Python's standard library"
+_DATA_HELP = "give a text file, a folder of them, or the name text, which is Python's standard library"
 
 
 def is_text(head: bytes) -> bool:
@@ -284,7 +284,7 @@ def split_text(text: Text, length: int) -> tuple[Text, Text]:
         raise refuse(
             "E803",
             f"the data has {len(text)} {unit}s{own}; the part to train on and the part held out need {needed} each",
-            notes=(f"a sample is --seq-len {length} {unit}s and the {unit} after them",),
+            notes=(f"a sample has --seq-len {length} {unit}s, and a part needs one {unit} more",),
             help="give longer data or a smaller --seq-len",
         )
     return text.part(0, border), text.part(border, len(text))

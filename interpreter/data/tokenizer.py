@@ -129,7 +129,8 @@ def _library() -> Any:
     try:
         import tokenizers  # optional: an extra of this project
     except ImportError:
-        raise _refused("tokenizers is not installed", "pip install 'chimerac[text]'; not needed without --tokenizer") from None
+        help = "pip install 'chimerac[text]'; a run without --tokenizer does not need it"
+        raise _refused("tokenizers is not installed", help) from None
     return tokenizers
 
 

@@ -185,7 +185,10 @@ def _setting(name: str, value: Any) -> str:
 
 
 def _settings(runs: Sequence[Run]) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings that all runs share and that differ from their defaults, and the settings and labels that vary."""
+    """Return the settings that all runs share and that differ from their defaults, and the settings and labels that vary.
+
+    Settings of NOT_LISTED do not count, but the schedule, its parameters and the width are labels.
+    """
     defaults, given = as_mapping(RunSettings()), [as_mapping(run.settings) for run in runs]
     common, varied = dict[str, Any](), list[str]()
     for name in (name for name in defaults if name not in NOT_LISTED):
@@ -213,7 +216,8 @@ def _remarks(experiment: Experiment, compared: Compared, runs: Sequence[Run], re
     if any(row["oversubscribed"] for row in results.rows):
         yield "Some runs had more ranks than processors. Their times and bubbles are those of ranks that share processors."
     spread = (
-        "The spread is from the least to the greatest of these runs."
+        "The spread is from the least to the greatest of these runs. If there is one run, it is from the first to the third "
+        "quartile of its iterations."
         if compared.has_repetitions
         else "Its spread is from the first to the third quartile of the iterations."
     )

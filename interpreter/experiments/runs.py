@@ -37,8 +37,8 @@ class Run:
         repetition: from 1.
         folder: where its files are.
         labels: the names and values by which runs are compared.
-        own: what the title shows besides the schedule, its parameters and the width: the settings that this run gives and in
-            which the runs differ, and the labels that the file gives to this run.
+        own: what the title shows besides the schedule, its parameters, the width and the repetition: the settings that this run
+            gives and in which the runs differ, and the labels that the file gives to this run.
         ranks: how many processes it needs.
         expected: what is known before it runs.
     """
@@ -241,6 +241,8 @@ def check_comparison(experiment: Experiment, runs: Iterable[Run]) -> None:
         if (earlier := seen.setdefault(key, run)) is run:
             continue
         different = [n for n in known if run.labels.get(n) != earlier.labels.get(n)]
+        if not different:
+            raise ValueError(f"{experiment.path}: two runs are the same, {run.title}: name it once")
         raise ValueError(
             f"{experiment.path}: compare: two runs have the same {', '.join(axes)}, and differ in {', '.join(different)}: "
             "add one of these names to groups or panels"

@@ -23,7 +23,7 @@ from chimerac.interpreter.experiments.runs import Run
 # A job may take this much longer than its run may: before the run modules are loaded, and after `minutes` the run is ended.
 MARGIN_MINUTES = 10
 ANSWER_S = 60.0  # how long sbatch, squeue and the file of a cluster may take
-# Prints what the file of a cluster sets, with a NUL after each value. What the file itself prints goes to stderr.
+# Prints the values of a cluster's file that this module needs, each with a NUL after it. What the file prints goes to stderr.
 READ_CLUSTER = """
 set -e
 . "$1" >&2
@@ -80,7 +80,7 @@ def read_cluster(path: Path) -> Cluster:
         # As Python reads file names: a folder's name may be no UTF-8.
         completed = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", timeout=ANSWER_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ValueError(f"{path}: bash cannot read it: {_why(error)}") from None
+        raise ValueError(f"{path}: bash {_why(error)}") from None
     if completed.returncode:
         raise ValueError(f"{path}: bash cannot read it: {completed.stderr.strip() or f'status {completed.returncode}'}")
     account, partition, ranks, work_dir, *options = completed.stdout.split("\0")[:-1]
@@ -152,7 +152,7 @@ def submit(scripts: Sequence[tuple[Run, Path]], cluster: Cluster) -> int:
             command = [*_command(cluster), "--parsable"]
             completed = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=ANSWER_S)
         except (OSError, subprocess.TimeoutExpired) as error:
-            write_stderr(f"{run.title}: sbatch cannot be run: {_why(error)}\n")
+            write_stderr(f"{run.title}: sbatch {_why(error)}\n")
             return failures + 1
         if completed.returncode:
             failures += 1
@@ -165,8 +165,8 @@ def submit(scripts: Sequence[tuple[Run, Path]], cluster: Cluster) -> int:
 
 
 def _why(error: OSError | subprocess.TimeoutExpired) -> str:
-    """Return why a command has no answer, as the end of a sentence."""
-    return reason(error) if isinstance(error, OSError) else f"it did not answer in {ANSWER_S:g} s"
+    """Return why a command has no answer, as what follows the name of the command in a sentence."""
+    return f"cannot be run: {reason(error)}" if isinstance(error, OSError) else f"did not answer in {ANSWER_S:g} s"
 
 
 def _command(cluster: Cluster) -> list[str]:

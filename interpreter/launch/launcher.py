@@ -60,7 +60,7 @@ class Agent(LocalElasticAgent):
     Ranks that SIGTERM has stopped during the training (stopping.py) are not restarted.
     """
 
-    has_reported = False  # whether ranks have failed; if so, the message of the job has been printed, or a rank will print it
+    has_reported = False  # whether ranks have failed; the message of the job, if it needs one, is printed by a rank or here
 
     def __init__(self, spec: WorkerSpec, *arguments: Any, **options: Any) -> None:
         spec.rdzv_handler = NonBlockingHandler(spec.rdzv_handler)
@@ -85,8 +85,8 @@ class Agent(LocalElasticAgent):
 def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
     """Return the rank that is taken for the one that failed first, with its failure.
 
-    It is the one that has printed the message of the job, else the first that was killed by another signal than SIGTERM, else
-    the first that the agent noticed.
+    It is the first whose error file says that its message has been printed or is not needed (`printed`), else the first that
+    was killed by another signal than SIGTERM, else the first that the agent noticed.
 
     Args:
         failures: by rank, in the order in which the agent noticed them.
@@ -102,6 +102,8 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessF
 
 def message(failures: Mapping[int, ProcessFailure], error_files: Mapping[int, str], is_only_host: bool = False) -> str:
     """Return the message of the job, for ranks that have failed; an empty text if a rank has printed it or will.
+
+    The text is also empty if no message is needed, as when SIGTERM has stopped the ranks during the training.
 
     Args:
         failures: by rank, in the order in which the agent noticed them.
@@ -120,7 +122,7 @@ def message(failures: Mapping[int, ProcessFailure], error_files: Mapping[int, st
     if texts:
         return f"{texts[0]}\n"
     if not is_only_host and any(_position(error_files.get(f.local_rank)) for f in failures.values()):
-        return ""  # these ranks had begun to connect to the others: a rank of another host that lost them will report
+        return ""  # one of these ranks had begun to connect to the others: a rank of another host that lost it will report
     return f"error: rank {rank} ended with exit code {failure.exitcode}\n"
 
 

@@ -164,9 +164,10 @@ def _parameters(words: Sequence[str]) -> dict[str, str]:
 
 
 def _check_together(settings: RunSettings) -> None:
-    """Raise ValueError for options that exclude or need each other, output files with the same path, and output to stdout.
+    """Raise ValueError for options that exclude or need each other, and for output to stdout.
 
-    It is also raised for options that the model does not read.
+    It is also raised if two of the trace, the timeline and the log have the same path, and for options that the model does not
+    read.
     """
     s = settings
     timed, no_save_dir = s.timed is not None, s.save_dir is None
@@ -180,7 +181,7 @@ def _check_together(settings: RunSettings) -> None:
     to_stdout = next((name for name, path in written.items() if path == Path("-")), "")
     unread = unread_option(s.model, s.layers, s.head, s.loss)
     for applies, message in (
-        (to_stdout, f"{to_stdout} -: stdout gets the losses of the run: give a path"),
+        (to_stdout, f"{to_stdout} -: stdout gets what the run prints: give a path"),
         (s.loopback and s.transport != "gloo", f"--transport {s.transport} is for ranks in processes, not for --loopback"),
         (s.machine and not s.loopback, "--machine is for --loopback: ranks in processes wait as their transport does"),
         (timed and s.loopback, "--timed needs ranks that sleep at the same time; --loopback runs one at a time"),

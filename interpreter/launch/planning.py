@@ -77,7 +77,7 @@ def fitted(plan: Plan, settings: RunSettings, description: ModelDescription) -> 
 
 
 def check_outputs(settings: RunSettings) -> None:
-    """Raise ChimeraError: E811 and E835 for files and folders to which the run cannot write, E840 for a missing package."""
+    """Raise ChimeraError: E811 and E835 for files and folders to which the run cannot write, E840 for a missing tensorboard."""
     for path, option in ((settings.log_file, "--log-file"), (settings.trace, "--trace"), (settings.timeline, "--timeline")):
         if path is not None:
             check_output(path, option)
@@ -130,7 +130,7 @@ def _unverified(settings: RunSettings, text: Source | None, reason: str, notify:
         text: of the program; None as `_program_text` returns it.
 
     Raises ChimeraError: E813 if it is None, E814 for a program that does not train, E816 for one that may hang, and the errors
-    of a text that is no program.
+    of a text that is no program and of `with_partition`.
     """
     from chimerac.chimera_ir.forms import read_program  # imports pydantic: 0.2 s, not for --help
 

@@ -136,10 +136,10 @@ class Record:
             self._bar = tqdm(total=self.iterations, initial=done, unit="it", dynamic_ncols=True, leave=False)
 
     def draw(self, done: int, loss: float, speed: str) -> None:
-        """Set the bar to `done` iterations.
+        """Set the bar to `done` iterations. tqdm draws it at most ten times a second.
 
         Args:
-            speed: with its unit. tqdm draws the bar at most ten times a second.
+            speed: with its unit.
         """
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.3f}, {speed}", refresh=False)

@@ -30,7 +30,7 @@ class NonBlockingHandler(RendezvousHandler):
     def num_nodes_waiting(self) -> int:
         """Return how many hosts wait, by the latest answer of the store, and ask it again in a thread.
 
-        Return 0 before any answer in this round, and if the store is lost.
+        Return 0 before any answer in this round, and after a call that failed.
         """
         if self._query is None or not self._query.is_alive():
             self._query = _start(self._ask)

@@ -21,7 +21,7 @@ from chimerac.interpreter.transport import Transport
 
 
 class TimedJob:
-    """A timed run: the program with messages as large as those of the model, and stages that only sleep.
+    """A timed run: the program with stages that only sleep, and that pass on tensors like `message`.
 
     Args:
         unit_ms: milliseconds for one unit of cost.

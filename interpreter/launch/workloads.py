@@ -216,7 +216,10 @@ def with_partition(settings: RunSettings, program: Program, model: ModelDescript
 
 
 def _model_name(settings: RunSettings, program: Program) -> str:
-    """Return the name of the model: that of --model, else that of the program's partition, else the default for its stages."""
+    """Return the name of the model: that of --model, else that of the program's partition, else the default for its stages.
+
+    The partition counts only if its model is a preset.
+    """
     if settings.model is not None:
         return settings.model
     if program.partition is not None and is_known(program.partition.model):

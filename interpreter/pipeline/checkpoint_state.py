@@ -60,7 +60,8 @@ def local_state(pipeline: BoundPipeline, optimizer: Optimizer | None, names: Nam
 def optimizer_settings(optimizer: Optimizer | None, names: Names) -> dict[str, Any] | None:
     """Return the kind of an optimizer, which is its class name, and for each of its groups [names of the parameters, settings].
 
-    Return None if there is no optimizer. Raises TypeError for a setting that cannot be written as JSON.
+    Return None if there is no optimizer. Raises TypeError for a setting that cannot be written as JSON, and ValueError as
+    `Names.of`.
     """
     if optimizer is None:
         return None

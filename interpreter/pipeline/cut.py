@@ -72,8 +72,10 @@ def with_own_stages(
 
     Raises ValueError for a set of `tied` that is not on several stages, and if the program ties other sets than `tied`.
     """
-    if single := [name for name, paths in tied.items() if len(paths) < 2]:
-        raise ValueError(f"tied: leave out {single[0]}, which is on one stage only: autograd adds up its gradients there")
+    if single := [(name, paths) for name, paths in tied.items() if len(paths) < 2]:
+        name, paths = single[0]
+        where = "one stage only: autograd adds up its gradients there" if paths else "no stage"
+        raise ValueError(f"tied: leave out {name}, which is on {where}")
     program = program_on(transport, schedule, parameters, width, recompute=recompute)
     names = {tied_set.name for tied_set in program.header.tied}
     if missing := [Tied(name, tuple(paths)) for name, paths in tied.items() if name not in names]:

@@ -179,8 +179,8 @@ class Pipeline(BoundPipeline):
         of these micro-batches, which gives the mean. If there are several losses, `divisor` may have one number for each. After
         a step with sync, every parameter has its complete gradient, added to the one that it had.
 
-        Raises RankError, which names the instruction that failed; PeerLostError if another rank is lost while the losses are
-        summed; TypeError and ValueError for arguments that do not fit; RuntimeError inside torch.autocast.
+        Raises RankError, which names the instruction that failed, or the epilogue; PeerLostError if another rank is lost while
+        the losses are summed; TypeError and ValueError for arguments that do not fit; RuntimeError inside torch.autocast.
         """
         own_loss = self.run(self._batch(inputs, targets, divisor, fields), sync)
         self.iteration += 1

@@ -77,7 +77,7 @@ class Ownership:
 
     @torch.no_grad()
     def broadcast(self) -> None:
-        """Give each parameter on all its holders the values that its owner has; called by all ranks together."""
+        """Give each trained parameter on all its holders the values that its owner has; called by all ranks together."""
         for holders, owner, parameters in self.shards:
             is_owner = owner == self._transport.rank
             flat = torch.cat([p.reshape(-1) for p in parameters]) if is_owner else _flat_like(parameters)

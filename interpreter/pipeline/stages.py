@@ -84,7 +84,8 @@ class OwnStages:
     """A model as one rank knows it: only the stages that the rank holds.
 
     Attributes:
-        boundary_table: for each stage of the model, the tensors that it passes to the next one.
+        boundary_table: for each stage of the model, the tensors that it passes to the next one; for the last stage, those that
+            the loss takes.
         stages: of this rank, by number.
     """
 
@@ -112,7 +113,8 @@ def own_stages(
     Raises on all ranks: ValueError if a rank was given other stages than it holds, or anything but a module; if a stage lacks
     a parameter that `ties` names; if two stages of a rank share a parameter that `ties` does not name; if state dicts of two
     stages have a name in common, with their prefixes; if a field is read by no stage; and if a stage cannot run on its inputs.
-    Raises ChimeraError E807 if the outputs of two copies of a stage differ in shape, dtype or number.
+    Raises ChimeraError E807 if the outputs of two copies of a stage differ in number, shape or dtype, in which tensors have a
+    gradient, or in which the stage keeps for its backward.
     """
     _check_on_all_ranks(transport, lambda: _check_given(given, local_stages(header, transport.rank), transport))
     stages = {
@@ -175,7 +177,7 @@ def _check_shared(stages: Mapping[int, Stage]) -> None:
 
 
 def _check_names(stages: Mapping[int, Stage], transport: Transport) -> None:
-    """Raise ValueError on all ranks if two stages have a parameter or a buffer of the same name."""
+    """Raise ValueError on all ranks if the state dicts of two stages have a name in common, with their prefixes."""
     own = {s: [full_name(stage.names[0], path) for path in stage.layers[0].state_dict()] for s, stage in stages.items()}
     seen: dict[str, int] = {}
     for text in transport.all_gather(json.dumps(list(own.items()))):
@@ -199,7 +201,7 @@ def _check_fields(stages: Mapping[int, Stage], fields: Collection[str], transpor
 def _table(
     stages: Mapping[int, Stage], header: Header, objective: Objective, example: Example, transport: Transport
 ) -> tuple[Boundary, ...]:
-    """Return the tensors that each stage passes to the next; called by all ranks together.
+    """Return the `boundary_table` of `OwnStages`; called by all ranks together.
 
     Args:
         example: of a micro-batch.

@@ -1,8 +1,8 @@
 """The times of messages and all-reduces between the ranks of this measurement, over the transport that runs use.
 
-A message goes to the neighbour and back, in all pairs of neighbours at the same time. Its time is half of the time for both
-ways. An all-reduce is launched and awaited by all of its ranks. Latency and bandwidth are those of the line closest to the
-medians of several sizes, in which each size counts with its relative error.
+A message goes to the neighbour and back, in the pairs of ranks 0 and 1, 2 and 3, and so on at the same time. Its time is half
+of the time for both ways. An all-reduce is launched and awaited by all of its ranks. Latency and bandwidth are those of the
+line closest to the medians of several sizes, in which each size counts with its relative error.
 """
 
 from __future__ import annotations

@@ -286,8 +286,9 @@ def _by_layer(
     """Return the bytes of storages: by layer, those that it alone keeps and no other layer made; by (maker, keepers), the rest.
 
     Args:
-        kept: for each layer, the tensors that it keeps. The maker is None for a storage that is neither in a layer's output nor
-            in the model's inputs. Weights do not count.
+        kept: for each layer, the tensors that it keeps.
+
+    The maker is None for a storage that is neither in a layer's output nor in the model's inputs. Weights do not count.
     """
     sizes: dict[int, int] = {}
     keepers: dict[int, list[int]] = {}
@@ -335,7 +336,7 @@ def _tied(stages: Sequence[Stage]) -> tuple[TiedLayers, ...]:
         for layer, ties in zip(stage.layers, stage.ties, strict=True)
         for name, path in ties.items()
     }
-    # By the name of a set, or by id for a parameter without one: the layers that use the parameter, and its name in each.
+    # By the name of a set, or by id for a parameter without one: the layers that use it, its name in each, and the parameter.
     uses_by_set: dict[str | int, list[tuple[int, str, nn.Parameter]]] = {}
     for k, stage in enumerate(stages):
         for name, p in stage.parameters_by_name().items():

@@ -10,7 +10,7 @@ samples, and the last one computes the loss. In this example stage 1 is the last
     BWD down s1 m0                      grad down s0 m0
     SEND grad down s0 m0 -> 0
 
-Each instruction is bound once to one call. It depends on the class and the fields of the instruction, and on whether the
+Each instruction is bound once to one call. The call depends on the class and the fields of the instruction, and on whether the
 program is an evaluation (runtime/work.py has the calls of tasks). On a GPU the calls of some tasks are then changed, so that
 overlapped pairs run at the same time (runtime/overlap.py). A run of the stream makes the calls in order. It reads the clock
 before the first call and after each.

@@ -85,7 +85,7 @@ class FiniteCheck:
         self.causes: list[Cause] = []
 
     def invoke(self, number: int, call: Callable[[], None]) -> None:
-        """Run an instruction. For a task, check the values that it reads and computes.
+        """Run an instruction. For a task other than a RECOMPUTE, check the values that it reads and computes.
 
         Args:
             number: of the instruction in the stream, or the length of the stream for the epilogue.

@@ -41,7 +41,7 @@ class Transport(Protocol):
         waited_ns: for how many nanoseconds this rank has waited for other ranks in its stream, in total since the start; waits
             outside the stream may be counted too.
         progress: what this rank is doing; the executor writes there which instruction runs.
-        rehearsal: makes a context in which nothing is sent or received, and messages that are received are zeros. If it is not
+        rehearsal: makes a context in which nothing is sent, and a receive fills its buffer with zeros at once. If it is not
             None, a rank runs its stream once in this context before it posts the first receive.
         waits_of_gpu: during a run on a GPU, where the transport measures its waits; the executor sets it. Otherwise None.
     """

@@ -89,7 +89,7 @@ class _Ranks(Scheduler):
         self._generators = Generators(device)
 
     def switch(self, thread: int, ready: Callable[[], bool] = always) -> None:
-        """Let another rank run."""
+        """Let a rank run that can continue, as in `Scheduler`. Afterwards the generators have the states of this rank again."""
         states = self._generators.states()
         super().switch(thread, ready)
         self._generators.set(states)

@@ -308,6 +308,6 @@ class Processes:
 def _host_buffer(like: Tensor) -> Tensor:
     """Return host memory of the shape and dtype of `like`; pinned if `like` is on a GPU, because copies are then faster.
 
-    torch keeps pinned memory that is freed for reuse, but not before the copies to a GPU that read it are complete.
+    torch uses pinned memory again that has been freed, but not before the copies to a GPU that read it are complete.
     """
     return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)

@@ -6,9 +6,9 @@ carry a byte for each step, with which the ranks wait for each other. Values are
 ranks get the same bits.
 
 Before step k, each rank copies a piece to buffer k mod 3. Step k waits until all ranks have done so. Two ranks then sum the
-piece, each for itself. Of more ranks, each sums one part of the piece, and copies the whole sum back after step k + 1. Steps
-are counted over all all-reduces. The buffer is written again after step k + 2, which no rank reaches before it has read its
-sum.
+piece, each for itself. Of more ranks, each sums one part of the piece, and copies the whole sum back after step k + 1. So the
+last piece is followed by a step without a piece. Steps are counted over all all-reduces. The buffer is written again after
+step k + 2, which no rank reaches before it has read its sum.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class SharedMemory:
         peers: a connection to each other rank.
 
     Attributes:
-        buffers: BUFFERS x (ranks + 1) x PIECE_BYTES bytes. In each buffer, row r has the values of rank r of the group, and the
-            last row has the sum.
+        buffers: BUFFERS x (ranks + 1) x PIECE_BYTES bytes. In each buffer, row r has the values of rank r of the group. With
+            more than two ranks, the last row has the sum.
         steps: how many steps this rank has made.
     """
 
@@ -84,7 +84,7 @@ class SharedMemory:
 
     def _sum_in_parts(self, buffers: Tensor, pieces: Sequence[Tensor]) -> None:
         """Sum pieces over all ranks. Each rank sums one part of each piece."""
-        before: tuple[Tensor, Tensor] | None = None  # the last piece, and its sum
+        before: tuple[Tensor, Tensor] | None = None  # the piece before, and its sum
         for piece in (*pieces, None):
             rows = None if piece is None else self._written(buffers, piece)
             self.step()
@@ -131,7 +131,10 @@ class SharedWork:
 
 
 class SharedAllReduces:
-    """The all-reduces of a group of ranks, which run in a thread, in the order of their launches. It is equal on all ranks."""
+    """The all-reduces of a group of ranks, which run in a thread, in the order of their launches.
+
+    All ranks of the group launch them in the same order.
+    """
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
@@ -173,7 +176,7 @@ class SharedAllReduces:
 def share_memory(backend: Any, store: Store, rank: int, ranks: int) -> SharedMemory | None:
     """Return memory that the ranks of a group share; called by all of them together.
 
-    None on all ranks if one of them cannot open the memory, as on another host or in another container.
+    None on all ranks if one of them cannot share memory with the others, as on another host or in another container.
 
     Args:
         backend: gloo's, of these ranks.
@@ -208,7 +211,7 @@ class _Group:
     def offer(self) -> Mapping[str, str] | None:
         """Return what the other ranks need to connect to this one; None if it cannot share memory.
 
-        Rank 0 creates the memory. Each rank accepts connections at an address without a file: it ends with the process.
+        Rank 0 creates the memory. Each rank accepts connections at an address that has no file and ends with its socket.
         """
         if sys.platform != "linux":
             return None  # other systems have neither memfd_create nor such addresses

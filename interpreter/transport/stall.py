@@ -4,8 +4,8 @@ The reason follows from what each rank waits for, and from how far each rank is.
 the positions of the ranks in the program decide. SEND number i and RECV number i of a channel wait for each other. ALLREDUCE
 number i of a rank waits for ALLREDUCE number i of each rank that joins it; the numbers count only the ALLREDUCEs over these
 ranks. A rank is behind if it has not yet executed the instruction that another rank waits for. For collectives of all ranks
-outside the streams, the numbers of those that the ranks have begun decide. For anything else a rank is taken to be behind,
-unless it waits for the same.
+outside the streams, the numbers of those that the ranks have begun decide. For a wait of the kind `other` (progress.py) a rank
+is taken to be behind, unless it waits for the same.
 """
 
 from __future__ import annotations

@@ -77,10 +77,10 @@ def page_of(schedule: str = "chimera", costs: dict[str, float] | None = None, **
 
 
 def place(page: Any, row: int, panel: int = 0) -> tuple[float, float]:
-    """Return the middle of a task as a point of the page.
+    """Return a point of the page: at the middle of the time of an instruction, in the task lane of its rank.
 
     Args:
-        row: of the task in its program.
+        row: of the instruction in its program.
         panel: the number of its panel.
     """
     x, y = page.evaluate(
@@ -288,7 +288,7 @@ def test_a_pair_that_waits_for_an_input_of_its_second_task_is_explained_by_it(op
     assert "waited for" not in said[0] and "it waited for B0 on rank 1, arrives at 7" in said[1]
 
 
-def test_tasks_of_two_programs_on_one_page_can_be_selected(opened: Opener, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_task_of_the_second_program_of_a_page_can_be_selected(opened: Opener, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "chimera", "1f1b", "-p", "D=4", "-p", "N=8", "--emit", "html"]) == 0
     page = opened(capsys.readouterr().out)
     assert page.locator("h1").inner_text() == "chimera D=4 N=8 f=1 and 1f1b D=4 N=8"

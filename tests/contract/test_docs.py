@@ -200,7 +200,10 @@ def identifiers(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", CODE, ids=name)
 def test_one_word_per_idea_in_code(path: Path) -> None:
-    """`step` alone is allowed, for a stride and for Pipeline.step. As a part of a longer name it would mean an iteration."""
+    """`step` alone is allowed, for a stride and for methods such as Pipeline.step.
+
+    As a part of a longer name it would mean an iteration.
+    """
     for found in identifiers(path):
         words = re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", found).lower())
         assert not {"chunk", "chunks", "steps", "microbatch", "microbatches"} & set(words), found

@@ -1,6 +1,6 @@
 """Two ranks train until one of them dies; torchrun starts both again, and they go on from the last checkpoint.
 
-Usage: torchrun --nproc-per-node 2 --max-restarts 1 tests/distributed/checkpoint_ranks.py OUT
+Usage: PYTHONPATH=. torchrun --nproc-per-node 2 --max-restarts 1 tests/distributed/checkpoint_ranks.py OUT
 
 After the first start rank 1 kills itself. After the second start the ranks train three times: they finish the run, go
 on from one of its checkpoints under another schedule and width, and train once without a pause. The checkpoints are in

@@ -1,6 +1,6 @@
 """Runs schedules of the library on four ranks over gloo, and writes what each rank computed as JSON.
 
-Usage: torchrun --nproc-per-node 4 tests/distributed/gloo_ranks.py OUT
+Usage: PYTHONPATH=. torchrun --nproc-per-node 4 tests/distributed/gloo_ranks.py OUT
 
 For each case and rank: its share of the loss, and the stages whose gradients differ from those of one process.
 """

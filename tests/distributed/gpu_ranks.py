@@ -1,6 +1,6 @@
 """Runs pipelines on two ranks that share a GPU, over NCCL and over gloo, and writes what each rank finds as JSON.
 
-Usage: torchrun --nproc-per-node 2 tests/distributed/gpu_ranks.py OUT
+Usage: PYTHONPATH=. torchrun --nproc-per-node 2 tests/distributed/gpu_ranks.py OUT
 
 NCCL refuses two ranks on one GPU of a host. So each rank tells it that it is a host of its own (NCCL_HOSTID).
 """

@@ -1,8 +1,7 @@
 """Runs pipelines in process groups of a world of four ranks, and writes what each rank finds as JSON.
 
-Usage: torchrun --nproc-per-node 4 tests/distributed/group_ranks.py
-
-The current folder must have the files of docs/examples/own_loop. The results of a rank are written there, to RANK.json.
+Usage: PYTHONPATH=PROJECT torchrun --nproc-per-node 4 PROJECT/tests/distributed/group_ranks.py, in a folder with the files of
+docs/examples/own_loop. PROJECT is the folder of this project. The results of a rank are in RANK.json.
 """
 
 import contextlib

@@ -2,7 +2,7 @@
 
 One of the programs also trains, with and without a sharded optimizer.
 
-Usage: torchrun --nproc-per-node 2 tests/distributed/ranks.py OUT
+Usage: PYTHONPATH=. torchrun --nproc-per-node 2 tests/distributed/ranks.py OUT
 """
 
 import json

@@ -1,6 +1,6 @@
 """Runs the programs of docs/examples/small one after the other in the same ranks; rank 0 writes what it printed, as JSON.
 
-Usage: torchrun --nproc-per-node 2 tests/distributed/small_examples.py OUT
+Usage: PYTHONPATH=. torchrun --nproc-per-node 2 tests/distributed/small_examples.py OUT
 """
 
 import contextlib

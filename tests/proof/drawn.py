@@ -158,7 +158,7 @@ def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> Non
 
 
 def lower_tasks(tasks: Program, r: random.Random, width: int = 2, queued: bool | None = None) -> Program:
-    """Return the verified program of these tasks, lowered as in the compiler.
+    """Return the verified program of these tasks, lowered as in the compiler. FREEs are added to some programs.
 
     Args:
         width: how many replicas one program in three has; the others have one.

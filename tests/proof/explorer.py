@@ -50,8 +50,8 @@ KINDS = {
 # By kind of wait (compiler/verify/waits.py): its row in docs/proof.md.
 WAITS = {
     READ: "a task, for the value that it reads",
-    POST: "a SEND, for an earlier RECV of its channel",
-    WINDOW: "a SEND, for an earlier transfer of its channel",
+    POST: "a SEND, for a RECV of its channel",
+    WINDOW: "a SEND or the instruction after it, for a transfer of its channel",
     END: "a transfer or collective, for its ends to be posted",
     QUEUE: "a transfer or collective, for the one before it in a queue",
 }

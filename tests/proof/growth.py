@@ -52,9 +52,9 @@ class Result:
         inputs: the number of inputs measured.
         answers: those of the reader (`Measurement.run`).
         failures: what is wrong, by kind and recipe.
-        slowest: the most microseconds per character.
+        slowest: the most microseconds per character, each measured at four times the first length.
         slowest_of: the description of that input.
-        largest: the most bytes per character.
+        largest: the most bytes per character, each measured at the third of LENGTHS_FOR_BYTES.
     """
 
     reader: str
@@ -106,7 +106,7 @@ class Measurement:
     def check_growth(self, recipe: Recipe, cost: str, length: int) -> None:
         """Measure one cost of an input at growing lengths, and record a failure if the cost grows faster than the length.
 
-        It is a failure too if the measurements take too long, or if the reader raises anything but ChimeraError.
+        It is a failure too if the measurements take too long, or if the reader raises another error than ChimeraError.
 
         Args:
             cost: "lines", "bytes" or "time".

@@ -1,7 +1,7 @@
 """Inputs of any length: a given text with pieces that are repeated, with or without a number in each copy.
 
-A `Recipe` builds a text from a number of copies. Twice as many copies give a text about twice as long, so a reader should take
-about twice as long. `colliding` makes tuples of numbers whose hashes are equal.
+A `Recipe` builds a text from a number of copies. If there are many, twice as many copies give a text about twice as long, so a
+reader should take about twice as long. `colliding` makes tuples of numbers whose hashes are equal.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ _REPEATABLE = [
     for pattern in (
         r"[^\n]*\n",  # a line
         r"\{[^{}]*\}(?:,\s*)?",  # an object of JSON without others in it, or a block
-        r"[^\n;]+;",  # an instruction of the compact text form, or a task of torch's CSV
+        r"[^\n;]+;",  # what a semicolon ends, such as an instruction of the compact text form
         r"\d+,? ?",  # a number
         r"\b[a-z]\w+ [^\n]*?(?= [a-z]\w+ |\n)",  # a keyword and what follows, up to the next word or line
         r"[FBIWR]\b[^\n]*?at[^\n]*",  # a rule for ticks
@@ -124,9 +124,10 @@ JOINS = ["", "", " ", ", ", ",\n", "\n", "; "]  # what follows each copy
 
 
 def _numbered(piece: str, rng: random.Random, joins: Sequence[str]) -> tuple[Callable[[int, int], str], str, str]:
-    """Return copy, closing and description of a `Part`. The copies are equal, or one or all words of each get a number.
+    """Return copy, closing and description of a `Part`.
 
-    A number in the piece is replaced by the new one. From copy to copy the new numbers rise, fall, or have no order.
+    The copies are equal, or each copy changes one or all of the words and numbers of the piece: it appends a number to a word,
+    and replaces a number by another one. From copy to copy these new numbers rise, fall, or have no order.
     """
     join = rng.choice(joins)
     spans = [m.span() for m in WORD_OR_NUMBER.finditer(piece)]

@@ -48,7 +48,7 @@ def model(text: str) -> None:
 
 
 def timeline(text: str) -> None:
-    """Read a timeline, and compare it with its program."""
+    """Read a timeline, and check that it is one of `timed_program`."""
     timeline_from_json(text, "times.json").of(timed_program())
 
 

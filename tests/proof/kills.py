@@ -137,7 +137,9 @@ def difference(p: Program, seed: int) -> str:
 def check_mutants(
     programs: Iterator[tuple[str, Program]], count: int, classes: dict[Mutation, Results], run: bool = True
 ) -> None:
-    """Check up to `count` mutants of every class for each program; for the classes in HEADER, up to count / OF_HEADER.
+    """Check up to `count` mutants of every class for each program.
+
+    For the classes in HEADER the limit is count / OF_HEADER, rounded up.
 
     Args:
         classes: the results by class, to which these are added.

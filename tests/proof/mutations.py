@@ -125,7 +125,7 @@ def move_recompute(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def insert_free(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Insert a FREE of a value that this rank receives, at a random position."""
+    """Insert a FREE of the values of a RECV of this rank, at a random position."""
     i = d.at(at)
     if not isinstance(i, Recv):
         return False

@@ -26,7 +26,7 @@ from tests.proof.draft import Draft, Mutation, Place
 def operands(d: Draft, at: Place, rng: random.Random) -> tuple[int, int, tuple[int, ...]]:
     """Return pipe, stage and micro-batches for a new instruction: usually those of the one at this place.
 
-    An ALLREDUCE has only a stage. The pipe is then drawn, and the micro-batch is the first one of this pipe.
+    An ALLREDUCE has only a stage. The pipe is then drawn, and the micro-batch is its first one, or 0 if it has none.
     """
     i = d.at(at)
     if isinstance(i, AllReduce):

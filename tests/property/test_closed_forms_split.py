@@ -237,8 +237,8 @@ def lower_bound(p: Program, costs: tuple[int, int, int] = UNIT) -> int:
     return max(bounds)
 
 
-def is_known_to_reach_the_bound(D: int, N: int, f: int) -> bool:
-    """Return whether the greedy order of chimera_zb is known to reach the lower bound. Then MISSED must not have this size."""
+def must_reach_the_bound(D: int, N: int, f: int) -> bool:
+    """Return whether the greedy order of chimera_zb must reach the lower bound, so that MISSED may not have this size."""
     return N == D or (D in (4, 6, 8, 16) if f == 1 else D <= 16)
 
 
@@ -258,7 +258,7 @@ def test_chimera_zb_reaches_the_lower_bound_or_misses_it_by_a_known_amount(D: in
     assert lower_bound(p) == 3 * N + D // (2 * f) - 1
     excess = MISSED.get((D, N, f), 0)
     assert s.makespan - lower_bound(p) == excess
-    assert not (excess and is_known_to_reach_the_bound(D, N, f))
+    assert not (excess and must_reach_the_bound(D, N, f))
     assert max(peaks(p).activations) == D
     assert peaks(p).weight_copies == (2 * f,) * D
 

@@ -269,7 +269,7 @@ def test_a_short_fuzzing_run_has_no_failures(target: str, tmp_path: Path) -> Non
 def test_targets_accept_some_of_their_seeds(target: str) -> None:
     """Of some seeds at least one is accepted, and not all have the same answer.
 
-    If a target refused all of them, the fuzzing would not get past its first lines.
+    If a target refused all of them, the fuzzing would not get past the first lines of the target.
     """
     seeds = TARGETS[target].seeds()
     answers = set()

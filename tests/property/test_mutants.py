@@ -31,7 +31,7 @@ from tests.proof.mutations import (
 )
 from tests.proof.mutations_streams import change_value
 
-PER_CLASS = 2  # mutants of one class and program
+PER_CLASS = 2  # the most mutants of one class and program
 
 
 def programs_of(schedule: str) -> Iterator[tuple[str, Program]]:

@@ -72,7 +72,7 @@ rank 1:
 """
 
 
-def test_two_sends_that_cross_are_refused_where_they_deadlock() -> None:
+def test_two_sends_that_cross_deadlock_where_a_send_waits_for_its_recv_or_transfers_queue() -> None:
     """Two ranks that both send before they receive deadlock where a SEND waits for its RECV, or where transfers queue."""
     p = program_from_text(CROSSING)
     assert not codes(p)

@@ -36,6 +36,10 @@ class Net(nn.Module):
         for block in self.blocks:
             x = x + block(x)
         return self.head(x)
+def whole():
+    from chimerac.interpreter.adapters.model import cut
+    import torch
+    return cut(Net, {"tokens": torch.zeros(4, 8, dtype=torch.int64)}, loss=lambda y, t: y.sum())
 def three():
     return 3
 class Nothing(nn.Module):
@@ -139,6 +143,9 @@ def test_a_function_of_a_file_that_makes_no_model_is_refused(tmp_path: Path) -> 
         with pytest.raises(ChimeraError, match=f"E801: --model .*mine.py:{name}: {message}"):
             own_model(f"{path}:{name}", samples=4, length=8)
     assert own_model(f"{path}:Again", samples=4, length=8).layer_names == ("embed", "blocks.0", "blocks.1", "head")
+    for option, value in {"loss": "squared-error", "layers": "blocks"}.items():
+        with pytest.raises(ChimeraError, match=rf"E801.*has its own layers and loss, and --{option} is given"):
+            own_model(f"{path}:whole", samples=4, length=8, **{option: value})  # type: ignore[arg-type]
     path.write_text("x = " + "-" * 10**5 + "1")
     with pytest.raises(ChimeraError, match=r"E801.*cannot read .*mine\.py: it is nested too deeply"):
         check_own(f"{path}:x")

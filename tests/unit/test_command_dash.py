@@ -105,7 +105,7 @@ def test_a_tokenizer_is_not_written_to_stdout(folder: Path, capsys: pytest.Captu
     ("command", "words", "message"),
     [
         (profiling, ("-o", "-"), "-o -: a profile is not written to stdout"),
-        *((parse_options, (option, "-"), f"{option} -: stdout gets the losses of the run: give a path")
+        *((parse_options, (option, "-"), f"{option} -: stdout gets what the run prints: give a path")
           for option in ("--trace", "--timeline", "--log-file", "--export", "--save-dir", "--tensorboard")),
     ],
 )  # fmt: skip

@@ -208,6 +208,8 @@ def test_a_comparison_that_cannot_tell_runs_apart_or_has_an_unknown_name_is_refu
         planned(write(SMALL.replace("groups: schedule, ", "")))
     with pytest.raises(ValueError, match="compare: no run has 'M'; known: D, N"):
         planned(write(SMALL.replace("x: N", "x: M")))
+    with pytest.raises(ValueError, match=r"two runs are the same, .*: name it once"):
+        planned(write(SMALL.replace("grid:", "include: [{schedule: 1f1b, parameters: {D: 2, N: 2}, seed: 0}]\ngrid:")))
 
 
 def test_settings_that_exclude_each_other_are_refused(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

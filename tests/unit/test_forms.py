@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.chimera_ir.instructions import NAME, AllReduce, Fwd, Send
+from chimerac.chimera_ir.instructions import NAME, NAME_FORM, AllReduce, Fwd, Send
 from chimerac.chimera_ir.jsonform import ProgramFile, json_schema, program_from_json, program_to_json
 from chimerac.chimera_ir.partition import Partition
 from chimerac.chimera_ir.program import Costs, Tied
@@ -150,7 +150,7 @@ def test_a_wrong_instruction_or_number_is_refused_with_this_message_and_help(
         ({"width": None}, ["width: expected an integer, found null"]),
         ({"width": float("nan")}, ["width: expected an integer, found NaN"]),
         ({"schedule": "no name"},
-         ['schedule: expected a name: at most 64 letters, digits or _, not starting with a digit, found "no name"']),
+         [f'schedule: expected a name: {NAME_FORM}, found "no name"']),
         ({"kind": "test"}, ['kind: expected "training" or "evaluation", found "test"']),
         ({"streams": [[{"op": "FWD", "FOO": 1}]]},
          [f"streams[0][0].{name}: this field is missing" for name in ("pipe", "stage", "micro_batches")]

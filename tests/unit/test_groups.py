@@ -171,7 +171,7 @@ def test_the_memory_of_groups_and_recomputation() -> None:
 
     single, double = "F(s, m) at s + 2*m", "F(s, m = 2*g .. 2*g + 1) at s + 2*m"
     assert bytes_of(single) == bytes_of(double) == [6 * 50, 6 * 40]
-    # A stage keeps only its input, which counts as a value and not as an activation. A backward recomputes one micro-batch.
+    # A forward then keeps nothing: the input of stage 1 counts as a value. A backward recomputes one micro-batch.
     assert bytes_of(single, "recompute") == bytes_of(double, "recompute") == [50, 40]
 
 

@@ -1,4 +1,4 @@
-"""The check of a rank's own address, in a job on several hosts: E819 if other hosts cannot reach this address."""
+"""The check of a rank's own address, in a job on several hosts: E819 if there is none, or if other hosts cannot reach it."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ def trained(skip: bool) -> list[Any]:
     model, samples = integer_model(middle=2), IntegerSamples()
     # By micro-batch; iteration t has the micro-batches 2t and 2t + 1.
     all_targets = [samples.targets(range(k, k + 2))[0] for k in range(0, 40, 2)]
-    # Training ends one iteration after that of micro-batch k, and so with micro-batch 2 (k // 2) + 3.
+    # Without an error, training ends one iteration after that of micro-batch k, and so with micro-batch 2 (k // 2) + 3.
     number = next(k for k in range(2, 20) if sum(t.equal(all_targets[k]) for t in all_targets[: 2 * (k // 2) + 4]) == 1)
     iteration = number // 2
 

@@ -90,7 +90,7 @@ def test_a_program_file_runs_without_the_compiler(tmp_path: Path) -> None:
 
 
 def test_the_help_imports_no_large_package() -> None:
-    """Each of them would delay the help."""
+    """A large package would delay the help."""
     code = """
 import sys
 from chimerac.interpreter import run

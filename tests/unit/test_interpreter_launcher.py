@@ -77,7 +77,7 @@ def test_a_script_that_ends_without_a_message_is_reported_with_its_exit_code(fai
 
 
 @pytest.mark.parametrize("is_only_host", [False, True])
-def test_a_rank_that_ends_without_a_message_after_it_has_connected_is_reported_by_other_hosts_if_there_are_any(
+def test_a_rank_that_ends_without_a_message_after_it_has_begun_to_connect_is_reported_by_other_hosts_if_there_are_any(
     is_only_host: bool, failed_ranks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "_position", lambda path: [0])

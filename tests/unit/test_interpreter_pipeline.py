@@ -129,7 +129,7 @@ def test_extra_state_that_is_no_tensor_is_not_in_the_state() -> None:
 
 
 class Counting(nn.Linear):
-    """A layer whose extra state is a tensor that is made for each call; it becomes longer with `calls`."""
+    """A layer whose extra state is a tensor of `calls` + 1 elements, which is made anew each time it is read."""
 
     calls = 0
 

@@ -64,7 +64,7 @@ class Job:
         assert not thread.is_alive()
 
     def close(self) -> None:
-        """Stop all threads. After a failure they wait until a rank claims the report. So every rank claims it here."""
+        """Stop all threads. After a failure they wait until a rank claims the report. So each answering rank claims it here."""
         for rank in self.answering:
             self.checks[rank].claim_report()
             self.checks[rank].stop()

@@ -114,7 +114,7 @@ def test_options_hooks_closures_and_state_dicts_work_as_in_an_optimizer_of_torch
         assert all(t.equal(loaded.state[p][name]) for p in optimizer.state for name, t in optimizer.state[p].items())
         whole = AdamW(groups_of(pipe), lr=1e-2)
         whole.step()
-        loaded.load_state_dict(whole.state_dict())  # from a run whose state was not sharded
+        loaded.load_state_dict(whole.state_dict())  # a state that is not sharded
         assert loaded.state.keys() == optimizer.state.keys()
         loaded.step()
         optimizer.zero_grad()

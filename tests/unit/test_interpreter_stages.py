@@ -171,6 +171,7 @@ def other_shape(stage: int, count: int) -> nn.Module:
         (other_shape, {}, "stage 1 cannot run on float32[2, 3, 9] (rank 1): "),
         (part, {"split": [1, 1]}, "split is for the layers of a whole model"),
         (part, {"tied": {"e": {0: "embed.weight"}}}, "tied: leave out e, which is on one stage only"),
+        (part, {"tied": {"e": {}}}, "tied: leave out e, which is on no stage"),
         (part, {"tied": {"e": {0: "embed.weight", 1: "tail.weight"}}}, "tied: stage 1 has no parameter tail.weight"),
     ],
 )

@@ -175,7 +175,7 @@ def test_a_machine_on_which_a_program_hangs_is_a_finding_of_its_field(server: Pl
     assert (found["code"], found["fields"]) == ("E440", ["machine"]) and "--for paired" in found["help"]
 
 
-def test_every_schedule_is_drawn_by_a_worker_that_may_open_no_file(server: Playground) -> None:
+def test_every_schedule_is_drawn_by_a_process_that_may_open_no_file(server: Playground) -> None:
     costs = {"F": "1.5", "R": "2", "hop": "1/7"}
     for name in names():
         status, answer = posted(server, "draw", text=find(name).text, parameters={}, costs=costs, width=2)
@@ -350,8 +350,8 @@ def test_a_hundred_bad_texts_are_answered(server: Playground) -> None:
         assert posted(server, "draw", text=TEXT, parameters={"D": value})[1]["findings"]
 
 
-# The program of a worker. A request for a product names one of these functions, and a request for a timeline names a file in
-# `text`, which the worker reads.
+# The program of a worker. A request for a product names one of these functions. A request for a timeline names in `text` a file
+# that is to be read.
 HOSTILE = """
 import os, signal, sys
 from chimerac.compiler.playground import limits, worker

@@ -199,7 +199,7 @@ def test_an_exceeded_or_unknown_limit_is_refused() -> None:
         ({"tied": (Tied("t", (0, 1)), Tied("t", (0, 1)))}, "two parameter groups have the name 't'"),
         ({"tied": (Tied("t", ()),)}, "tied t names no stage"),
         ({"tied": (Tied("t", (0, 2)),)}, "tied t names stage 2, but stages are 0 .. 1"),
-        ({"kind": "evaluation"}, "an evaluation program holds only forwards and their transfers"),
+        ({"kind": "evaluation"}, "an evaluation program holds only forwards, and transfers and FREEs"),
     ],
 )
 def test_a_wrong_header_is_refused(changes: dict[str, object], message: str) -> None:
@@ -287,7 +287,7 @@ def test_an_evaluation_program_with_an_instruction_about_gradients_is_refused(mo
         p = with_streams(EVALUATION, [s + added for s, added in zip(streams(EVALUATION), more, strict=True)])
         [d] = findings_of(p.with_header(machine=machine))
         others = f"this one has {sum(map(len, more))} other instruction"
-        assert d.code == "E401" and f"forwards and their transfers; {others}" in d.message
+        assert d.code == "E401" and f"transfers and FREEs of activations; {others}" in d.message
         assert d.notes[0].startswith("rank 0, instruction 4: ") and "remove" in d.help
 
 

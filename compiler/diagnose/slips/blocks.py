@@ -42,7 +42,7 @@ _ADVICE = {
 # kind of a block -> words that belong in it; outside of all blocks, such a word suggests that the last block ended too early
 _WORDS_OF_BLOCK = {
     "ticks": tuple(KINDS),
-    "greedy": ("prefer", "then", "group"),  # and `limit`, which is also a statement outside of blocks
+    "greedy": ("prefer", "then", "group"),  # and `limit` and `cost`, also statements outside of blocks
     "listing": (*KINDS, "repeat", "if", "else"),
     "pipe": ("stage", "micro_batches"),
 }

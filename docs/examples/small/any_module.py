@@ -14,7 +14,7 @@ if "RANK" not in os.environ:
 
 
 class Net(nn.Module):
-    """Its forward adds the input after each layer, which an nn.Sequential of these layers would not do."""
+    """Its forward adds the input after each block, which an nn.Sequential of its layers would not do."""
 
     def __init__(self) -> None:
         super().__init__()

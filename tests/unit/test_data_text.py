@@ -132,7 +132,7 @@ def test_data_without_any_text_is_refused_with_help(tmp_path: Path) -> None:
     ):
         with pytest.raises(ChimeraError, match=f"E802.*{reason}") as error:
             load_text(path)
-        assert "--data" in error.value.diagnostics[0].help
+        assert error.value.diagnostics[0].help.startswith("give a text file, a folder of them, or the name text")
     assert findings_of_call(load_text, tmp_path / "folder")[0].notes == ("0 files read, 1 not text skipped",)
 
 

@@ -7,7 +7,7 @@ each other (GROUPS), so that other load on the host affects both, and the ratio 
 median and the quartiles of each ratio, and another one has the times. For our schedules that other table also has the waits
 for communication.
 
-    python -m tools.bench_runtime [ROUNDS]      default 7; three times as many for the tiny model
+    python -m tools.bench_runtime [ROUNDS]      default 7; two or three times as many are run (RUNS)
     python -m tools.bench_runtime --write       and records the result in docs/benchmarks.md
 
 The exit status is 1 if a goal is missed.
@@ -49,7 +49,8 @@ EAGER = "chimera, sync eager"
 # torch's schedules, with their classes.
 V_SHAPED = {"ZBV": ScheduleZBVZeroBubble, "DualPipeV": ScheduleDualPipeV}
 THEIRS: dict[str, Any] = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B, "Interleaved1F1B": ScheduleInterleaved1F1B, **V_SHAPED}
-RUNS = {"GPT, N=8": (GPT, 8), "GPT, N=16": (GPT, 16), "tiny, N=64": (TINY, 64)}  # the model, and N
+# The model, N, and a factor of the number of rounds: shorter iterations get more of them.
+RUNS = {"GPT, N=8": (GPT, 8, 3), "GPT, N=16": (GPT, 16, 2), "tiny, N=64": (TINY, 64, 3)}
 # By run: the names of two times, and the most that the first divided by the second may be; None: EFFICIENCY is the least.
 GOALS = {
     "GPT, N=8": [
@@ -183,8 +184,8 @@ def measure(job: str, z: Sizes, micro_batches: int, rounds: int) -> dict[str, An
 
 
 def measure_job(rounds: int, job: str) -> dict[str, Any]:
-    """Return what `measure` finds for every run, with three times as many rounds for the tiny model."""
-    return {name: measure(job, z, n, rounds if z is GPT else 3 * rounds) for name, (z, n) in RUNS.items()}
+    """Return what `measure` finds for every run."""
+    return {name: measure(job, z, n, factor * rounds) for name, (z, n, factor) in RUNS.items()}
 
 
 def measure_all(rounds: int) -> dict[str, Any]:

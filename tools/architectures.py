@@ -148,20 +148,21 @@ def attempt(kind: str) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps({"model_type": kind, **values}), encoding="utf-8")
-        config = configuration(path)
-        model_class = class_of(config)
-        fields = _fields(config, model_class)
-        torch.manual_seed(SEED)
-        batches = [_random(fields, SAMPLES * MICRO_BATCHES) for _ in range(ITERATIONS)]
+        name = "-"
         try:
+            config = configuration(path)
+            model_class = class_of(config)
+            name, fields = model_class.__name__, _fields(config, model_class)
+            torch.manual_seed(SEED)
+            batches = [_random(fields, SAMPLES * MICRO_BATCHES) for _ in range(ITERATIONS)]
             model = huggingface(path, fields, loss=_mean_loss, targets=batches[0][1][:SAMPLES], layers=layers.split())
         except ChimeraError as error:
             first = error.diagnostics[0]
-            return Outcome(model_class.__name__, finding=f"{first.code}: {first.message}")
+            return Outcome(name, finding=f"{first.code}: {first.message}")
         ((start_weights, losses),) = train(lambda: model, ["chimera"], batches).values()
         plain = train_plainly(model_class(config).train(), start_weights, batches, _plain_loss)
     difference = max(abs(a - b) / abs(b) for a, b in zip(losses, plain, strict=True))
-    return Outcome(model_class.__name__, len(model.layer_names), difference)
+    return Outcome(name, len(model.layer_names), difference)
 
 
 def _fields(config: Any, model_class: Any) -> Fields:
@@ -210,8 +211,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows[kind] = (kind, outcome.class_name, layers, outcome.layers or "-", outcome.cell)
         print(*(f"{cell!s:<{width}}" for cell, width in zip(rows[kind], (14, 32, 56, 4, 8), strict=True)), flush=True)
         if options.write:
-            body = table(HEAD, [rows[name] for name in ARCHITECTURES if name in rows])
-            record("architectures", stamp(time.monotonic() - start, SEED, ("torch", "transformers")) + body, PAGE)
+            text = stamp(time.monotonic() - start, SEED, ("torch", "transformers"))
+            if options.kinds:
+                text += f"This was the run of {', '.join(options.kinds)}. The other rows are of earlier runs.\n\n"
+            record("architectures", text + table(HEAD, [rows[name] for name in ARCHITECTURES if name in rows]), PAGE)
     return 0 if is_equal else 1
 
 

@@ -155,7 +155,8 @@ def _wrong_memory(
             found, _ = _bound(tasks, cost, c["links"], place, kinds, held, limit, top)
             bound = max(bound, _value(found))
     if bound <= makespan:
-        yield f"memory: an order that holds at most {ruled_out} takes at least {bound}, which does not exceed {makespan}"
+        which = f"an order that keeps the own limits and holds at most {ruled_out}"
+        yield f"memory: {which} takes at least {bound}, which does not exceed {makespan}"
 
 
 def _value(found: Mapping[str, int]) -> int:
@@ -344,13 +345,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(line)
     if found:
         return 1
-    print(f"makespan {content['makespan']}, bound {content['bound']}: both hold, and so do the limits")
-    is_solved = options.solve is not None
-    if content["solver"] and not is_solved:
-        print(f"the bound of the solver, {content['solver']['bound']}, was not proved again: --solve SECONDS")
+    is_solved, makespan, bound = options.solve is not None, content["makespan"], content["bound"]
+    if is_solved or bound <= max((_value(b) for b in content["ranks"]), default=0):
+        print(f"makespan {makespan}, bound {bound}: both hold, and so do the limits")
+    else:
+        print(f"makespan {makespan} holds, and so do the limits")
+        print(f"bound {bound} is the solver's, and was not proved again: --solve SECONDS")
     if memory := content.get("memory"):
-        claim = f"no order that holds at most {memory['ruled_out']} on every rank takes at most {memory['makespan']}"
-        least = ", so this one holds the least" if memory["proved_least"] else ""
+        claim = (
+            f"no order that keeps the ranks' own limits and holds at most {memory['ruled_out']} on every rank takes at most "
+        )
+        claim += f"{memory['makespan']}"
+        least = ", so of the orders that keep these limits this one holds the least" if memory["proved_least"] else ""
         is_open = memory["solver"] and not is_solved
         print(f"the solver's claim was not proved again (--solve SECONDS): {claim}{least}" if is_open else f"{claim}{least}")
     return 0

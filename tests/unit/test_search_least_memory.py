@@ -38,7 +38,7 @@ def test_a_result_holds_less_and_takes_no_longer_than_the_given_order(
     assert certificate["memory"]["proved_least"] and certificate["limits"] == [max(peaks(found).activations)] * 4
     assert certificate["memory"]["makespan"] == simulate(given).makespan
     assert check.main([str(written / "lean.json"), str(written / "lean.sched")]) == 0
-    claim = "no order that holds at most 3 on every rank takes at most 33, so this one holds the least"
+    claim = "no order that keeps the ranks' own limits and holds at most 3 on every rank takes at most 33"
     assert f"the solver's claim was not proved again (--solve SECONDS): {claim}" in capsys.readouterr().out
 
 

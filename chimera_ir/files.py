@@ -107,7 +107,7 @@ def write(text: str | bytes, path: str) -> None:
     The text is written to a temporary file in the same folder, which then replaces the file. The name of the temporary file
     is random, so that no other process can create it first. Symbolic links, owner and permissions are kept. Some files cannot
     be replaced, and are written in place: a pipe, a device, a file with several hard links, a file whose owner this process
-    cannot give to the new one, and any file in a folder that allows no new files.
+    cannot give to the new one, any file in a folder that allows no new files, and a file whose temporary path is too long.
 
     Raises ChimeraError E003 if that fails. An existing file is then unchanged, unless it was written in place. Raises
     BrokenPipeError as `write_stdout`.

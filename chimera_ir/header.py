@@ -138,7 +138,7 @@ class Header:
     def _rank_count(self, stages: Iterable[int]) -> int:
         """Return the number of global ranks that hold any of these stages.
 
-        A stage for which a pipe has no placement counts for no rank; the verifier reports it.
+        A pipe whose placement lacks a stage adds no rank for this stage; the verifier reports it.
         """
         return len({r for p in self.pipes for s in stages for r in p.placement[s : s + 1]}) * self.width
 

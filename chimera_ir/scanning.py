@@ -86,7 +86,7 @@ def end_of(text: str, at: int, depth: int = 0) -> int:
 
     Only strings are checked: outside of brackets any characters up to white space or a delimiter are a value.
 
-    Raises JSONDecodeError if no value begins here, or if a string or a bracket has no end.
+    Raises JSONDecodeError if no value begins here, if a string is not valid, or if a bracket has no end.
     """
     if not depth and text[at : at + 1] not in ('"', "[", "{"):
         found = _SCALAR.match(text, at)
@@ -106,8 +106,9 @@ def end_of(text: str, at: int, depth: int = 0) -> int:
 def place_of(text: str, field: str) -> int | None:
     """Return the position of the value of a field of the outermost object; None if there is no such field or no object.
 
-    The values before it are not checked (see `end_of`), and a comma before the closing brace is accepted. Raises
-    JSONDecodeError if the object is otherwise not JSON up to this position, or up to its end if there is no such field.
+    Of the values before it only strings and the ends of brackets are checked (see `end_of`), and a comma before the closing
+    brace is accepted. Raises JSONDecodeError if the object is otherwise not JSON up to this position, or up to its end if there
+    is no such field.
     """
     at = after_space(text, 0)
     if text[at : at + 1] != "{":

@@ -135,7 +135,7 @@ def timeline_from_json(text: str, name: str = "<json>") -> TimelineFile:
         name: of the text, for messages.
 
     `TimelineFile.of` checks whether it belongs to a program. Raises ChimeraError: E611 not JSON, E612 not a chimera timeline of
-    version 1, or too long, E613 a field that is missing, unknown or out of range, or that contradicts another one.
+    version 1, or too long, E613 a field that is missing, unknown or not valid, or that contradicts another one.
     """
     source = Source(name, text)
     if len(text) > limits.FILE:

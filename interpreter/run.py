@@ -72,7 +72,7 @@ def _settings(prints: bool) -> RunSettings:
             return parse_options()
         except SystemExit as exit:
             if exit.code and prints:
-                write_error_file("the command line is wrong")
+                write_error_file("the command line or the config file is wrong")
             # The rank that prints the error must exit first: then torchrun ends the others.
             end(int(exit.code or 0), after_s=EXIT_DELAY_S if exit.code and not prints else 0)
 

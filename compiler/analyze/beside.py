@@ -71,8 +71,8 @@ class Beside:
     Attributes:
         unit: of the measured times.
         unit_of_cost: where the predicted times are costs, how long one unit of cost is, in `unit`. It is chosen so that all
-            tasks together take as long as measured. None if predicted and measured times have the same unit, or both have units
-            of time.
+            tasks together take as long as measured; it is 1 if no task takes time in one of the two. None if predicted and
+            measured times have the same unit, or both have units of time.
         kinds: those with the largest difference first.
     """
 
@@ -148,7 +148,9 @@ def _kinds(p: Program, predicted: Floats, measured: Floats) -> tuple[KindOfTask,
 def beside_lines(b: Beside) -> Iterator[str]:
     """Yield the figures as tables in text, predicted beside measured."""
     if b.unit_of_cost is not None:
-        yield f"1 unit of cost is {number_text(b.unit_of_cost)} {b.unit}: all tasks together take as long as measured"
+        is_fitted = any(k.predicted for k in b.kinds) and any(k.measured for k in b.kinds)
+        why = "all tasks together take as long as measured" if is_fitted else "no task takes time"
+        yield f"1 unit of cost is {number_text(b.unit_of_cost)} {b.unit}: {why}"
     p, m = b.predicted, b.measured
     unit = f", in {b.unit}" if b.unit else ""
     rows = [_row("makespan", p.makespan, m.makespan), _row("last task ends", p.last_task_end, m.last_task_end)]
@@ -160,7 +162,7 @@ def beside_lines(b: Beside) -> Iterator[str]:
     kinds = [_row(f"{k.op.name} s{k.stage}, {k.count} of them", k.predicted, k.measured) for k in b.kinds[:MAX_KINDS]]
     yield from _aligned([f"mean time of a task{unit}", "predicted", "measured", "difference", ""], kinds)
     if len(b.kinds) > MAX_KINDS:
-        yield f"... and {len(b.kinds) - MAX_KINDS} more kinds of tasks, with differences that are no greater in all"
+        yield f"... and {len(b.kinds) - MAX_KINDS} more kinds of tasks, whose differences over all their tasks are no greater"
 
 
 def _aligned(head: list[str], rows: list[list[str]]) -> Iterator[str]:

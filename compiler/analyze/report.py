@@ -108,9 +108,9 @@ def _equation(program: Program, s: Simulation) -> Iterator[str]:
     messages = f"{count_text(e.forwards + e.backwards, 'message')} of {s.time(e.message)}"
     change = 100 * (e.total / s.makespan - 1) if s.makespan else 0.0
     difference = f"{abs(change):.1f} % {'less' if change < 0 else 'more'} than simulated"
-    reason = "the equation leaves out waits" if change < 0 else "the equation takes every stage as the slowest one"
+    reason = "leaves out waits" if change < 0 else "takes every stage as the slowest one, and counts a message for every pass"
     yield f"closed equation {s.time(e.total)} {s.unit} = {passes} + {messages} + all-reduces {s.time(e.unoverlapped)}"
-    yield f"                {difference}: {reason}"
+    yield f"                {difference}: the equation {reason}"
 
 
 def _peak_lines(s: Simulation, found: HeldBytes) -> Iterator[str]:

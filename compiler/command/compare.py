@@ -1,4 +1,4 @@
-"""`chimerac compare`: schedules side by side for one setting, as a table, JSON, Markdown or a picture."""
+"""`chimerac compare`: schedules side by side for one setting, as a table, JSON, Markdown, drawings, a page or a picture."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def _refuse_rest(
     parameters_of(options.parameters)  # refuses `-p D 4`, where 4 is the rest
     if options.schedule is not None and options.schedule != "-":
         find_schedule(options.schedule, verbs, rest)  # refuses `explian E303`, a misspelt verb
-    if options.schedule is not None and not rest[0].startswith("-"):
+    if options.schedule not in (None, "-") and not rest[0].startswith("-"):
         advice = f"; one schedule is expected; chimerac compare {options.schedule} {rest[0]} compares two"
     else:
         advice = ""
@@ -213,7 +213,7 @@ def _arranged_program(program: Program, machine: Machine) -> Program:
         verify_program(program)  # raises, since there are findings that arranging does not correct
     result = arranged(program, machine)
     if result is None:
-        verify_program(program.with_header(machine=machine))  # raises if the tasks wait for each other
+        verify_program(program.with_header(machine=machine))  # raises if it hangs, as it does if the tasks wait for each other
         message = f"--for {machine}: this program cannot be arranged, since its replicas have their tasks in different orders"
         raise refuse("E002", message, help="compile its schedule with --for")
     return verify_program(result)

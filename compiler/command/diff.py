@@ -124,7 +124,10 @@ def _totals(a: _Side, b: _Side) -> Iterator[list[str]]:
 
 
 def _row(name: str, text_a: str, text_b: str, a: float, b: float) -> list[str]:
-    """Return a row of the table: the name, both numbers as texts, their difference, and the difference in percent of a."""
+    """Return a row of the table: the name, both numbers as texts, their difference, and the difference in percent of a.
+
+    The last two are empty for equal numbers, and the last one also if a is 0.
+    """
     if a == b:
         return [name, text_a, text_b, "", ""]
     return [name, text_a, text_b, number_text(b - a, flags="+,"), f"{100 * (b / a - 1):+.1f} %" if a else ""]

@@ -13,8 +13,8 @@ from chimerac.compiler.command.verbs import format_parser
 def run(argv: Sequence[str]) -> int:
     """Format schedules, and return the exit status: the largest of the statuses of the files.
 
-    The status of a file with findings is that of the findings. Otherwise it is 1 if --check names the file, else 0. After a
-    file with findings the others are still formatted.
+    The status of a file with findings is that of the findings. Otherwise it is 1 if --check finds that the file
+    is not formatted, else 0. After a file with findings the others are still formatted, or checked.
     """
     options = format_parser().parse_args(argv)
     status = 0

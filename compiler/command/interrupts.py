@@ -13,7 +13,8 @@ from types import FrameType
 def interrupts_deferred() -> Iterator[None]:
     """Let the first Ctrl-C take effect at the end of the context, and a second one at once.
 
-    In other threads than the main one, this does nothing: only the main thread gets signals.
+    An error inside the context is raised as it is, and the first Ctrl-C then has no effect. In other threads than the main one,
+    this does nothing: only the main thread gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

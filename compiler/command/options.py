@@ -1,4 +1,4 @@
-"""Options that several verbs of the command have, and the types of their values."""
+"""Options of the verbs of the command, most of which several verbs have, and the types of their values."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ def add_sizes(p: argparse.ArgumentParser) -> None:
 
 def add_description(p: argparse.ArgumentParser) -> None:
     p.add_argument("--model", metavar="NAME",
-                   help="a model as in run.py, such as gpt-small or gpt-small/6, or the path of a description (JSON): "
-                   "bytes per rank in the report, a partition in the program")  # fmt: skip
+                   help="a model as in run.py, such as gpt-small or gpt-small/6, or the path of a description (JSON); "
+                   "with it a report has bytes per rank, and a program has a partition")  # fmt: skip
     p.add_argument(
         "--micro-batch", metavar="b", type=integer_option, help="samples of a micro-batch, default 4; for a --model by name"
     )

@@ -173,7 +173,8 @@ def _own(options: argparse.Namespace, known: set[str]) -> dict[str, list[int]]:
         if name == "N":
             raise refuse("E002", f"-p N={text}: N follows from --batch, W and the size of a micro-batch")
         if name not in known:
-            raise refuse("E002", f"-p {name}={text}: no schedule has this parameter", help=did_you_mean(name, known))
+            message = f"-p {name}={text}: of those tried, no schedule has this parameter"
+            raise refuse("E002", message, help=did_you_mean(name, known))
         found[name] = [integer(name, word.strip()) for word in text.split(",")]
     return found
 
@@ -342,9 +343,10 @@ class _Plan:
         others = (r for r in self.results if r is not self.result)
         rows += [[f"in {r.problem.profile.precision}", *self._cells(r.best), self._reason(r.best)] for r in others]
         rows += [[what, *self._cells(o), self._reason(o)] for what, o in self.result.neighbours]
-        each = "each other row" if self.results else "each row"
+        has_others = len(self.results) > 1
+        each = "each other row" if has_others else "each row"
         notes = [
-            *(["the row of another precision has the best configuration in it"] if self.results else []),
+            *(["the row of another precision has the best configuration in it"] if has_others else []),
             f"{each} below the best differs from it in one choice; of each other schedule, its best parameters",
             "loses by: what its ranks spend more time with than those of the best, in the mean of the ranks",
         ]

@@ -18,7 +18,7 @@ from chimerac.compiler.command.values import costs_of
 from chimerac.compiler.given import cost_from_text
 from chimerac.compiler.search.given import Given, given_from_durations, given_from_json
 
-# By --split or --fused: all backwards are split (True) or none (False); None without these options: as in the schedule.
+# By --split or --fused: all backwards are split (True) or none (False); None without these options: if the schedule splits any.
 SPLIT = {"split": True, "fused": False, None: None}
 
 
@@ -28,8 +28,8 @@ def given_for(program: Program, profile: Profile | None, options: argparse.Names
     Args:
         profile: that of --profile, if any.
 
-    Raises ChimeraError: E001 or E002 for the file of --costs, E002 for a cost that is given twice or that no search uses, and
-    for a wrong --limit; others as `model_for` and `durations_for`.
+    Raises ChimeraError: E001 or E002 for the file of --costs, E002 for a cost that is wrong, is given twice or is used by no
+    search, and for a wrong --limit; others as `model_for` and `durations_for`.
     """
     if profile is None:
         return _given_by_options(options)

@@ -45,7 +45,7 @@ class SearchMemory:
 
         Args:
             program: with a partition of --model.
-            split: whether every backward is split; None: as in the program.
+            split: whether every backward is split; None: if the program splits any.
 
         Raises ChimeraError: E002 for a value that --memory or --optimizer cannot have, and for --zero without an optimizer;
         others as `model_for` and `memory_limits`.
@@ -105,9 +105,9 @@ class SearchMemory:
             raise refuse("E002", f"{message}: one micro-batch at a time needs {least:,}", help=f"give --memory {least} or more")
 
     def lower(self, program: Program) -> bool:
-        """Lower the limit of each rank by the bytes above --memory that it needs in a found program, and tell the user.
+        """Lower the limit of each rank by the bytes above --memory that it needs in a found program.
 
-        Return whether a limit is lower now.
+        If a limit is lower now, tell the user and return True. Otherwise return False.
         """
         over = excess(program, self.model, self.state, self.most)
         before, self.limits = self.limits, self.limits.lowered(over)

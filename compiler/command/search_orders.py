@@ -40,7 +40,8 @@ class FoundOrder:
     """An order that was found.
 
     Attributes:
-        proved: what a search for the least memory has found, unless it counted bytes, for which it proves nothing.
+        proved: what a search for the least memory has found; None without such a search, and for one that counted bytes, for
+            which it proves nothing.
         program, text: of the schedule that has the order.
         lines: the summary.
         hints: lines of advice.
@@ -95,7 +96,7 @@ class OrderSearch:
         """Search, and return the best order. Ctrl-C ends the search early.
 
         Raises ChimeraError E002 if a rank needs more than the bytes of --memory even if micro-batches run one at a time; others
-        as `problem_of`, `SearchMemory.within`, `_search_least_memory` and `_least_bytes`.
+        as `problem_of`, `schedule_text`, `SearchMemory.within`, `_search_least_memory` and `_least_bytes`.
         """
         if self.options.placements:
             self._place(PLACEMENTS * seconds)
@@ -161,11 +162,13 @@ class OrderSearch:
         problem, progress = self._problem(), Progress(seconds)
         levels = Levels(problem, (0,) * problem.ranks if self.memory is None else self.memory.limits.aside)
         makespan, tasks = self._longest_makespan(problem), problem.tasks
-        self._check_possible(makespan, int((tasks.head + tasks.duration + tasks.tail).max(initial=0)), problem)
+        self._check_possible(makespan, int((tasks.head + tasks.duration + tasks.tail).max(initial=0)), problem, False)
         known = self._known_orders(problem)
         self.least = least_memory(levels, makespan, known, seconds, self.options.seed, progress.show_memory)
         progress.close()
-        self._check_possible(makespan, self.least.state.bound, problem)
+        # With bytes the limits are larger than any need: `SearchMemory.of` takes `NO_LIMIT` for this objective.
+        limits_matter = self.memory is None and any(x is not None for x in problem.limits)
+        self._check_possible(makespan, self.least.state.bound, problem, limits_matter)
         return self.least
 
     def _least_bytes(self, least: LeastMemory, memory: SearchMemory) -> State:
@@ -239,15 +242,20 @@ class OrderSearch:
         hints = [] if hint is None else [hint]
         return FoundOrder(state, self.least if self.memory is None else None, program, text, lines, hints)
 
-    def _check_possible(self, makespan: int, bound: int, problem: Problem) -> None:
-        """Raise ChimeraError E002 if a lower bound of the makespan of all orders exceeds the given makespan."""
+    def _check_possible(self, makespan: int, bound: int, problem: Problem, depends_on_limits: bool) -> None:
+        """Raise ChimeraError E002 if a lower bound of the makespan of all orders exceeds the given makespan.
+
+        Args:
+            depends_on_limits: whether larger limits may lower the bound.
+        """
         if bound <= makespan:
             return
         unit = "" if self.profile is None else " ms"
         given, least = (exact_figure(x / problem.scale) for x in (makespan, bound))
         whose = ", as the given order does" if self.options.makespan is None else ""
         message = f"no order within the limits takes at most {given}{unit}{whose}: each takes at least {least}{unit}"
-        raise refuse("E002", message, help=f"give larger limits, or --makespan with more than {given}")
+        larger_limits = "larger limits, or " if depends_on_limits else ""
+        raise refuse("E002", message, help=f"give {larger_limits}--makespan with more than {given}")
 
     def _given_order(self, problem: Problem) -> Order | None:
         """Return the order of the given schedule, also if it exceeds limits; None if tasks wait for each other in it."""

@@ -30,12 +30,12 @@ def figure(value: Fraction) -> str:
 
 def exact_figure(value: Fraction) -> str:
     """Return the text of a time without rounding: a decimal number, or a fraction such as 44/3."""
-    denominator = value.denominator
-    while denominator % 2 == 0 or denominator % 5 == 0:
-        denominator //= 2 if denominator % 2 == 0 else 5
-    if denominator > 1:
+    scaled, digits = value, 0
+    while scaled.denominator % 2 == 0 or scaled.denominator % 5 == 0:
+        scaled, digits = 10 * scaled, digits + 1
+    if scaled.denominator > 1:
         return str(value)
-    return f"{Decimal(value.numerator) / Decimal(value.denominator):f}"
+    return f"{Decimal(f'{scaled.numerator}e-{digits}'):f}"
 
 
 def summary(

@@ -36,7 +36,7 @@ NAMED_BY_SUFFIX = ("svg", "png", "pdf", "html")  # products whose names are the 
 
 
 def run(argv: Sequence[str]) -> int:
-    """Serve until Ctrl-C, and return the exit status: 130, or that of findings about the command line."""
+    """Serve until Ctrl-C, and return the exit status: 130, or that of findings about the command line or stdout."""
     options = serve_parser().parse_args(argv)
     try:
         server = server_for(options.port, content(options.schedule))
@@ -47,6 +47,8 @@ def run(argv: Sequence[str]) -> int:
         if not options.no_browser:
             threading.Thread(target=_open, args=(server.url,), daemon=True).start()
         server.serve_forever(poll_interval=0.1)
+    except ChimeraError as error:
+        return print_findings(error)
     except KeyboardInterrupt:
         write_stderr("\nthe playground has ended\n")
     finally:

@@ -145,7 +145,7 @@ def search_parser() -> argparse.ArgumentParser:
                    "D, or none for no limit; default there: the schedule's own, or D")  # fmt: skip
     backward = p.add_mutually_exclusive_group()
     backward.add_argument("--split", dest="backward", action="store_const", const="split",
-                          help="split every backward into I and W; default: as in the schedule")  # fmt: skip
+                          help="split every backward into I and W; default: if the schedule splits any")  # fmt: skip
     backward.add_argument("--fused", dest="backward", action="store_const", const="fused", help="split no backward")
     p.add_argument("--objective", choices=("makespan", "memory"), default="makespan",
                    help="what shall be as small as possible: the makespan, or what the rank that holds most has to hold; "

@@ -28,17 +28,16 @@ State = tuple[int, int, int] | None
 
 
 def run(argv: Sequence[str]) -> int:
-    """Watch until Ctrl-C, and return the exit status: 130, or that of findings about the command line."""
+    """Watch until Ctrl-C, and return the exit status: 130, or that of findings about the command line or stdout."""
     parser = watch_parser()
     options = parser.parse_args(argv)
     try:
         if options.schedule == "-":
             raise refuse("E002", "watch -: stdin cannot change", help="give a file")
         path = find(options.schedule).name
+        _watch(options, parser, path)
     except ChimeraError as error:
         return print_findings(error, options.color)
-    try:
-        _watch(options, parser, path)
     except KeyboardInterrupt:
         write_stderr("\nno longer watching\n")
         return 130

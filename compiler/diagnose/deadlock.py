@@ -1,4 +1,4 @@
-"""Explain an order that deadlocks: the shortest cycle of waits, how far the ranks get, and a change that was tried (E304)."""
+"""Explain an order that deadlocks: a short cycle of waits, how far the ranks get, and a change that was tried (E304)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from chimerac.compiler.tasks import TaskIndex, Timing, data_edges
 def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, trials: Trials) -> ChimeraError:
     """Return the finding for a program of tasks whose order deadlocks.
 
-    The finding also names the lines of the schedule that ordered the tasks of the cycle, or of the overlapped pair that waits
-    for itself.
+    The finding also names the lines of the schedule that ordered the tasks of the cycle. For an overlapped pair that waits for
+    itself, it names the line that ordered the first task of the pair.
 
     Args:
         timing: the simulated times of that program.

@@ -57,7 +57,7 @@ class Block:
 
     @property
     def opening(self) -> str:
-        """The text up to its opening brace as it is written, on one line, for messages: 'order ticks {'."""
+        """The text up to its opening brace, on one line and cut if it is long, for messages: 'order ticks {'."""
         lines = self.source.text[self.head[0].start : self.head[-1].end].split("\n")
         text = lines[0] if len(lines) == 1 else " ".join(" ".join(line.partition("#")[0] for line in lines).split())
         return (text if len(text) < _MAX_HEAD_CHARS else f"{text[: _MAX_HEAD_CHARS - 3]}...") + " {"

@@ -74,7 +74,7 @@ class _Ranks:
         """Return a unit that can run now and that a rank waits for, directly or through other units.
 
         Units of preferred ranks come first, then those that are earliest in their rank's remaining order. Return None if
-        there is no such unit, which can happen only if overlapped pairs wait for each other.
+        there is no such unit, which can happen only if overlapped pairs wait for each other or for themselves.
         """
         candidates: list[tuple[bool, int, int]] = []
         for remaining in self.remaining:

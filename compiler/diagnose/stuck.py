@@ -35,7 +35,7 @@ def explain_stuck(state: Scheduler) -> Diagnostic:
 
 
 def _full_limits(state: Scheduler) -> Iterator[tuple[int, int, Counter]]:
-    """Yield the ranks that wait, each with its preferred task and the limit that forbids that task.
+    """Yield the ranks that wait, each with its preferred task and a limit that forbids that task.
 
     An R that a limit forbids is left out, since no task waits for an R.
     """

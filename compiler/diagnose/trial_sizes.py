@@ -86,7 +86,7 @@ def trial_sizes(
 
 
 def _tasks(header: Header) -> int:
-    """Return the number of forwards and backwards."""
+    """Return the number of forwards and backwards, counted by micro-batch. A split backward counts once."""
     return 2 * header.stages * header.micro_batches
 
 

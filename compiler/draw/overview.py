@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.instructions import FORMS
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.timeline import Timeline
@@ -48,7 +49,7 @@ def draw_overview(
         text = _line(program, bars, used, float(step), colour)
         lines.append(f"{f'rank {rank} |':>{margin}}{text}|")
     more = program.world - len(shown) if ranks is None else 0
-    return "\n".join([*lines, *([f"... and {more} more ranks"] if more else [])])
+    return "\n".join([*lines, *([f"... and {count_text(more, 'more rank')}"] if more else [])])
 
 
 def _line(program: Program, bars: Timeline, used: int, step: float, colour: bool) -> str:

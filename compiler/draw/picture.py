@@ -79,7 +79,7 @@ def draw_picture(
     check_is_available()
     chosen = [[r for r in range(p.program.world) if ranks is None or r in ranks] for p in panels]
     if (rows := sum(map(len, chosen))) > MAX_ROWS:
-        way_out = "draw some of them: --ranks 0..15" if len(panels) == 1 else "draw fewer ranks, or compare fewer schedules"
+        way_out = "draw some of them: --ranks 0..15" if len(panels) == 1 else "draw fewer ranks, or fewer timelines"
         raise refuse("E002", f"a picture has at most {MAX_ROWS} rows, and this one would have {rows}", help=way_out)
     layout = Layout(panels, chosen, time_label, inches)
     layout.notes += remarks

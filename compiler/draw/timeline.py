@@ -138,9 +138,9 @@ def ids_text(ids: Sequence[int]) -> str:
 def _scale(bars: Timeline, labels: dict[int, str], end: int, max_width: int) -> tuple[Fraction, int]:
     """Return the characters per integer of time, and the characters of the longest time that divides all starts and ends.
 
-    The first number is the smallest at which every label fits and every task takes a whole number of characters. If that makes
-    the drawing wider than max_width, or more than three times as wide as its labels need because the times have no large common
-    divisor, tasks are rounded to whole characters, labels may be cut, and the second number is 1.
+    The first number is the smallest at which the labels of all tasks that take time fit, and every task takes a whole number of
+    characters. If that makes the drawing wider than max_width, or more than three times as wide as its labels need because the
+    times have no large common divisor, tasks are rounded to whole characters, labels may be cut, and the second number is 1.
     """
     step = int(np.gcd.reduce(np.concatenate([bars.start, bars.end]), initial=0)) or 1
     longest: dict[int, int] = {}  # duration -> characters of the longest label of a task that takes so long

@@ -59,7 +59,7 @@ def _check(program: Program) -> None:
     first = 0
     for pipe in h.pipes:
         if pipe.micro_batches != tuple(range(first, first + len(pipe.micro_batches))):
-            fact = f"pipe {pipe.name} has micro-batches that do not follow those of the pipe before it"
+            fact = f"the micro-batches of pipe {pipe.name} are not {first} .. {first + len(pipe.micro_batches) - 1}"
             raise _refused(fact, "number the micro-batches of the pipes one pipe after the other")
         first += len(pipe.micro_batches)
     rows = np.flatnonzero(t.is_task)

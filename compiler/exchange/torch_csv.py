@@ -90,7 +90,7 @@ def _check_expressible(program: Program) -> None:
         (
             bool((t.op == Op.RECOMPUTE).any() or (t.flags & RECOMPUTE).any()),
             f"stages {', '.join(map(str, program.recomputed_stages[:8]))} run their forwards again; torch has no such task",
-            "export with --recompute none, and use torch.utils.checkpoint inside the stages",
+            "compile it with --recompute none and without R in its order, and use torch.utils.checkpoint inside the stages",
         ),
         (
             grouped is not None,

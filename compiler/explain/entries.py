@@ -109,7 +109,10 @@ def _entry(
 
 
 def changed(text: str, changes: Sequence[Change]) -> str:
-    """Return the text after these changes, one after another: each replaces the first `old`, which must be there, by `new`."""
+    """Return the text after these changes, one after another.
+
+    Each replaces the first `old`, which must be there, by `new`, or by `new` repeated `times` times.
+    """
     for old, new, *times in changes:
         assert old in text, old
         text = text.replace(old, new * (times[0] if times else 1), 1)

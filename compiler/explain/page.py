@@ -60,7 +60,7 @@ def code_of(word: str) -> str:
 
 
 def page(e: Entry, chimerac: Command) -> str:
-    """Return the page of a code: why it happens, a wrong example with its command and output, and the correction."""
+    """Return the page of a code: why it happens, a wrong example with its `transcript`, and the correction."""
     parts = [f"{e.code}: {e.title}", textwrap.fill(e.why, PROSE, break_on_hyphens=False)]
     if e.file:
         parts.append(f"wrong, {e.file}:\n\n{_indented(shortened(e.wrong))}")

@@ -202,7 +202,7 @@ class Writer:
         return True
 
     def unit(self, u: Unit, indent: int) -> None:
-        """Write a unit at the beginning of a line: on this line if it may be on one line and fits, else on several."""
+        """Write a unit at the beginning of a line: on this line if it may be on one line and fits, else part by part."""
         if _one_line(u):
             for wide in (True, False):
                 if len(_flat(u, wide)) + indent <= WIDTH:

@@ -10,8 +10,8 @@ from chimerac.chimera_ir.diagnostics import Span
 from chimerac.compiler.syntax import grammar
 from chimerac.compiler.syntax import nodes as n
 
-# Terminals. Each but RSQB can end an operand. RSQB ends the index of a pipe, as in F down[i](s, m): as after a
-# name, no space is written before the ( after it.
+# Terminals. Each but RSQB can end an operand. RSQB ends the index of a pipe, as in F down[i](s, m), or a family of pipes: as
+# after a name, no space is written before a ( after it.
 _OPERAND_ENDS = ("NAME", "INT", "RPAR", "RSQB")
 _PRODUCT, _SUM = ("*", "//", "%"), ("+", "-")
 

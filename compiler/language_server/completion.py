@@ -33,8 +33,9 @@ class Proposal:
 def proposals(text: Text, offset: int) -> list[Proposal]:
     """Return the words that may be written at an offset. Each replaces the part of a word that is before the offset.
 
-    If there is a syntax error before the offset, the parser cannot tell what is allowed. Then all keywords are proposed, and
-    other words as for an expression. In a comment and in a text that is too large, nothing is proposed.
+    If the parser refuses a token before the offset, it cannot tell what is allowed. Then all keywords are proposed, and other
+    words as for an expression. If a character before the offset is no token, the parser tells only what is allowed at that
+    character. In a comment and in a text that is too large, nothing is proposed.
     """
     if len(text.text) > limits.TEXT or len(text.words) > MAX_WORDS:
         return []

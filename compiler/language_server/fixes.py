@@ -39,7 +39,7 @@ def _edit(text: Text, finding: Mapping[str, Any], line: str) -> Edit | None:
     if meant := _DID_YOU_MEAN.match(line):
         new, named = meant.groups()  # named: the old word; None if it is the text at the finding
         old = named or text.text[start:end]
-        # A named old word is searched backwards from the finding's end, within the line where the finding starts.
+        # A named old word is searched backwards from the finding's end to the beginning of the line where the finding starts.
         at = text.text.rfind(old, text.text.rfind("\n", 0, start) + 1, end) if named else start
         return (at, at + len(old), new) if at >= 0 and old.isidentifier() else None
     if written := _WRITE.match(line):

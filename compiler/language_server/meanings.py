@@ -38,7 +38,7 @@ KEYWORDS: Mapping[str, str] = {
     "prefer": "`prefer B, F`: the kind of task that an idle rank starts first",
     "rank": "what executes one stream of instructions; `stage s on rank EXPR` puts a stage on it",
     "ranks": "`ranks EXPR`: the number of ranks of one replica",
-    "recompute": "the stage keeps only its input, and its forward is run again before its backward",
+    "recompute": "the stage keeps only its input, and its forward is run again before its backward or in it",
     "repeat": "`repeat N { ... }` or `repeat i in LOW .. HIGH { ... }`: a part of a listing, several times",
     "require": "`require CONDITION`: the schedule is refused if the condition does not hold",
     "schedule": "`schedule NAME`: the beginning of a text",

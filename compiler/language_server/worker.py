@@ -51,7 +51,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
 
 
 def formatted(name: str, text: str) -> dict[str, Any]:
-    """Return {"text": the formatted text}, or {"text": None} for a text with syntax errors."""
+    """Return {"text": the formatted text}, or {"text": None} for a text that cannot be parsed."""
     try:
         return {"text": format_schedule(Source(name, text))}
     except ChimeraError:

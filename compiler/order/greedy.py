@@ -114,7 +114,7 @@ def order_greedily(spec: Spec, order: GreedyOrder, budget: Budget) -> Ordered:
     """Return the order in which the scheduler starts tasks.
 
     Raises ChimeraError: E305 (SchedulerStuckError) if tasks are left and it can start none of them; E205, E206 and E211
-    (`evaluate`).
+    (`evaluate`); E211 also if choosing the tasks takes more operations than the budget has left.
     """
     h = spec.header
     scheduler = scheduler_of(spec, order, budget)

@@ -129,7 +129,7 @@ class _Lister:
         self._add(rank, a, kind, cell, first, last)
 
     def _ambiguous(self, rank: Rank, a: n.TaskAction, kind: int, cells: list[Cell]) -> ChimeraError:
-        """Return the finding about a task that could mean no stage, or several, with one stage as an example."""
+        """Return the finding about a task that could mean no stage, or several; a stage of the rank, if any, is its example."""
         pipes = self.spec.header.pipes
         names = ", ".join(f"{pipes[c.pipe].name} s{c.stage}" for c in cells[:6]) or "none"
         message = f"{a.kind.name} could mean {count_text(len(cells), 'stage')} of rank {rank.number}: {names}"

@@ -17,7 +17,8 @@ from chimerac.compiler.resolve.spec import GreedyOrder, ListingOrder, Spec, Tick
 def order_tasks(spec: Spec, budget: Budget) -> Ordered:
     """Return the tasks of every rank in the order that the schedule's order form says.
 
-    Raises ChimeraError: E301 to E303 and E305 to E307; E205, E206 and E211 (`evaluate` in resolve/expressions.py).
+    Raises ChimeraError: E301 to E303 and E305 to E307; E205 and E206 (`evaluate` in resolve/expressions.py); E211
+    (`Budget.spend`).
     """
     match spec.order:
         case TicksOrder():

@@ -35,9 +35,8 @@ class PlanResult:
 
     Attributes:
         best: the outcome of the fastest configuration that fits.
-        outcomes: those of all configurations that the search tried.
-        neighbours: for each configuration that differs from the best one in one choice, the choice and the outcome
-            (`_neighbours`).
+        outcomes: those of all configurations that the search tried, without those that it tried only as neighbours.
+        neighbours: for configurations that differ from the best one in one choice, the choice and the outcome (`_neighbours`).
         is_interrupted: whether Ctrl-C ended the search. Then neighbours is empty.
         total: the number of all configurations. The next four count some of them.
         impossible: those that are not possible, by the code of the reason, or by the reason itself if it has no code.
@@ -109,7 +108,7 @@ def search(problem: Problem, processes: int = 1, progress: Callable[[int, int], 
         possible = [c for c in every if not bounds[c].reason]
         impossible = Counter(b.reason.partition(":")[0] for b in bounds.values() if b.reason)
         if not possible:
-            raise _nothing_possible(problem, bounds)
+            raise _nothing_possible(problem, [b.reason for b in bounds.values()])
         fitting = [c for c in possible if bounds[c].memory <= problem.limit]
         too_large = len(possible) - len(fitting)
         fitting.sort(key=lambda c: (bounds[c].time, bounds[c].tasks, c))
@@ -228,18 +227,19 @@ def _difference(best: Configuration, other: Configuration, possible: Sequence[Co
     return different[0]
 
 
-def _nothing_possible(problem: Problem, bounds: Mapping[Configuration, Bounds]) -> ChimeraError:
+def _nothing_possible(problem: Problem, all_reasons: Sequence[str]) -> ChimeraError:
     """Return the finding E719 with the most common reasons.
 
     Args:
-        bounds: of all configurations; each has a reason.
+        all_reasons: why each configuration is impossible.
     """
     p, ranks = problem, count_text(problem.ranks, "rank")
     message = f"no schedule can run {p.model} on {ranks} with {count_text(p.batch, 'sample')} in an iteration"
-    reasons = Counter(b.reason for b in bounds.values()).most_common(3)
-    notes = tuple(f"{count} of {len(bounds)} configurations: {reason}" for reason, count in reasons)
+    reasons = Counter(all_reasons).most_common(3)
+    notes = tuple(f"{count} of {len(all_reasons)} configurations: {reason}" for reason, count in reasons)
     help = "the number of replicas divides both the ranks and the samples: give numbers with common divisors, and D that a "
-    return refuse("E719", message, notes=notes, help=help + "schedule allows; a replica has at most one rank for each layer")
+    help += "schedule allows; a replica has at most one rank for each layer; --micro-batch and -p leave fewer to try"
+    return refuse("E719", message, notes=notes, help=help)
 
 
 def _nothing_fits(
@@ -249,10 +249,11 @@ def _nothing_fits(
     workers: _Workers,
     state: _State,
 ) -> ChimeraError:
-    """Return the finding E718 with the least memory that would do.
+    """Return the finding E718 with the least memory that would do, or E719 if no configuration is possible.
 
     Further configurations are compiled while their bounds do not rule out that they need less.
     """
+    refused = [b.reason for b in bounds.values() if b.reason] + [o.reason for o in state.outcomes.values() if o.reason]
     least = min((o for o in state.outcomes.values() if not o.reason), key=lambda o: o.memory, default=None)
     for c in sorted(possible, key=lambda c: (bounds[c].memory, bounds[c].tasks, c)):
         if c in state.outcomes:
@@ -260,12 +261,14 @@ def _nothing_fits(
         if least is not None and bounds[c].memory >= least.memory:
             break
         outcome = workers.result(workers.outcome(c))
-        if not outcome.reason and (least is None or outcome.memory < least.memory):
+        if outcome.reason:
+            refused.append(outcome.reason)
+        elif least is None or outcome.memory < least.memory:
             least = outcome
+    if least is None:
+        return _nothing_possible(problem, refused)
     p = problem
     message = f"no configuration of {p.model} on {count_text(p.ranks, 'rank')} fits: a rank has {p.limit:,} bytes"
-    if least is None:
-        return refuse("E718", message, help="give other schedules or sizes")
     c = least.configuration
     own = "".join(f" -p {name}={value}" for name, value in c.own)
     saving = (", recomputation" if c.recompute else "") + (", ZeRO-1" if least.zero else "")

@@ -172,6 +172,8 @@ class Search:
         def ranges(s: int, a: int, loads: Sequence[float], weight: float) -> Iterator[tuple[int, list[float], float]]:
             """Yield the end of each range of stage s that begins with layer a, with the loads and the weight up to there.
 
+            The ranges that are left out are not yielded.
+
             Args:
                 loads: of each constraint, the need of the stages before s plus the least need of s and the later ones.
                 weight: of the stages before s.

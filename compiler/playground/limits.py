@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chimerac.chimera_ir.limits import TEXT
 
-BODY = 6 * TEXT + 2**16  # bytes of a request's body: a text, each character of which has up to six in JSON, and settings
+BODY = 6 * TEXT + 2**16  # bytes of a request's body: settings, and a text, in which the page writes at most six for a character
 ANSWER = 2**26  # bytes of the answer of a worker
 COMPILING_S = 5.0  # for one compilation and the data of its timeline
 EXPORTING_S = 20.0  # for one product of --emit: the schedule is compiled, and the product is made

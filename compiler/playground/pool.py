@@ -106,7 +106,10 @@ def _is_closed(client: socket.socket | None) -> bool:
 
 
 class Pool:
-    """limits.WORKERS workers. They are started with the pool, so they begin to load the compiler before the first request."""
+    """limits.WORKERS workers. They are started with the pool, so they begin to load the compiler before the first request.
+
+    Raises OSError if one of them cannot be started then.
+    """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None):
         self._worker_arguments = (tuple(command), dict(os.environ if environment is None else environment))

@@ -255,7 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
         if any(origin != f"http://{hosts[0]}" for origin in origins):
             raise RefusedError(HTTPStatus.FORBIDDEN, "the request comes from another origin")
         if self.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
-            raise RefusedError(HTTPStatus.FORBIDDEN, "the request comes from another site")
+            raise RefusedError(HTTPStatus.FORBIDDEN, "the request comes from another origin")
         token, slash, rest = self.path.removeprefix("/").partition("/")
         if not (slash and hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode())):
             raise RefusedError(HTTPStatus.NOT_FOUND, "there is nothing here; the address was printed by chimerac serve")
@@ -279,11 +279,14 @@ class _Handler(BaseHTTPRequestHandler):
         except BusyError:
             raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "all workers are busy; try again") from None
         except LostError:
-            answer = json.dumps(stopped("the compiler ended without an answer")).encode()
+            answer = json.dumps(stopped("the compiler gave no answer")).encode()
         return Page("application/json", answer)
 
     def _body(self) -> bytes:
-        """Return the body of a request. Raises RefusedError unless it is declared as JSON, not too long, and sent in time."""
+        """Return the body of a request.
+
+        Raises RefusedError unless it is declared as JSON, its length is given and not too large, and all of it is sent in time.
+        """
         kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body of a request is application/json")

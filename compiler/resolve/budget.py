@@ -41,5 +41,8 @@ class Budget:
             raise refuse("E211", message, span, "reached here", help="take smaller sizes, or fewer and simpler formulas")
 
     def share(self, parts: int = 1) -> Budget:
-        """Return a new budget for trials: what is left here, divided by `parts`. What they spend does not count here."""
+        """Return a new budget, with which help is computed: what is left here, divided by `parts`.
+
+        What the help takes does not count here.
+        """
         return Budget(max(self.left, 0) // parts)

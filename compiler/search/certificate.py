@@ -17,7 +17,7 @@ def certificate(state: State, schedule: str, digest: str, least: LeastMemory | N
     Args:
         schedule: its name.
         digest: that of its compiled program.
-        least: what was found if the objective is the memory.
+        least: what a search for the least memory has found; None without such a search, and for one that counted bytes.
 
     Times are integers in the unit of the schedule's costs; `per_unit` of them make one unit of the costs that were given.
     """
@@ -56,7 +56,7 @@ def certificate(state: State, schedule: str, digest: str, least: LeastMemory | N
 
 
 def _memory(least: LeastMemory | None) -> dict[str, Any] | None:
-    """Return what is proved of the least memory; None if the objective is the makespan, or if no fast enough order was found.
+    """Return what is proved of the least memory; None if `least` is None, or if no fast enough order was found.
 
     `makespan` is the most time that an order may take. No order that keeps `own_limits`, and holds at most `ruled_out` on every
     rank, takes at most `makespan`.

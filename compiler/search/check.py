@@ -356,7 +356,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"no order that keeps the ranks' own limits and holds at most {memory['ruled_out']} on every rank takes at most "
         )
         claim += f"{memory['makespan']}"
-        least = ", so of the orders that keep these limits this one holds the least" if memory["proved_least"] else ""
+        which = f"of the orders that keep these limits and take at most {memory['makespan']}"
+        least = f", so {which} this one holds the least" if memory["proved_least"] else ""
         is_open = memory["solver"] and not is_solved
         print(f"the solver's claim was not proved again (--solve SECONDS): {claim}{least}" if is_open else f"{claim}{least}")
     return 0

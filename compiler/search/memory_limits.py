@@ -53,7 +53,7 @@ def memory_limits(
 
     Args:
         program: verified, one replica, with the placement that is searched.
-        split: whether the search splits backwards; None: as in the program.
+        split: whether the search splits backwards; None: if the program splits any.
 
     Raises ChimeraError E705, E706 as `partition_for`.
     """

@@ -27,7 +27,7 @@ COMPARED_BY = 6  # list schedulers: those with the best orders for the given pla
 CLIMBING = 0.6  # share of the time in which swaps are tried
 FINALISTS = 4  # placements that are searched in the rest of the time; the given one is one of them
 RANDOM_SWAPS = 3  # made together where no single swap gives a better placement
-IN_VAIN = 2000  # the climbing ends if so many placements in a row are not new
+IN_VAIN = 2000  # the climbing ends if more placements than this in a row are not new
 
 Pipes = tuple[Pipe, ...]
 Limits = Sequence[int | None]  # by rank

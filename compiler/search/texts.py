@@ -1,9 +1,9 @@
 """A search for a text of a schedule that is good at several sizes and hop costs at once.
 
 An order that is found for one size is of little use at another. A text with parameters holds for all of them. Every try
-changes the best text a little, or begins anew. It orders the tasks of the new text at every size, and computes their times at
-every hop cost. The mean of makespan / lower bound decides. The best text is compiled and simulated at the end. The same seed
-gives the same result, unless Ctrl-C ends the search.
+changes the best text a little, or begins anew. If the text was not tried before, its tasks are ordered at every size, and their
+times are computed at every hop cost. The mean of makespan / lower bound decides. The best text is compiled and simulated at the
+end. The same seed gives the same result, unless Ctrl-C ends the search.
 """
 
 from __future__ import annotations
@@ -247,7 +247,8 @@ def search(
         activations: as in `limited`.
         report: called with each text that is better than the schedule's own and all before it.
 
-    Ctrl-C ends the search early; KeyboardInterrupt is raised only if no text was found yet.
+    Ctrl-C ends the search early. It raises KeyboardInterrupt only before the first text is found, and while the best text is
+    compiled and simulated at the end.
 
     Raises ChimeraError: E002 for a schedule with an order listing, for no size or no hop cost, and if no text compiles at every
     size; the findings about the schedule, and the errors of `points_of`.

@@ -71,7 +71,7 @@ def _growth(name: str, by_hop: FiguresBySetting) -> float:
 
 
 def _crossing(by_size: FiguresBySetting) -> str:
-    """Return a sentence that says from which number of micro-batches on one direction is faster than two, if it is."""
+    """Return a text that says from which number of micro-batches on one direction is faster than two, if it is."""
     two, one = schedules()["two_directions"], schedules()["one_direction"][1]
     sizes = [size for size, figures in by_size.items() if figures[two].makespan > figures[one].makespan]
     if not sizes:

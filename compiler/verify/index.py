@@ -9,7 +9,8 @@ import numpy as np
 from chimerac.chimera_ir.instructions import Op, Value
 from chimerac.chimera_ir.program import Ints, Program
 
-MAX_FOUND = 10  # the most findings of one kind that a check reports, and the most ranks or groups that one finding lists
+# The most findings of one kind that a check reports, the most ranks that E440 lists, and the most groups that E453 lists.
+MAX_FOUND = 10
 
 # Indices into ProgramIndex.tasks: the kind of work. A BWD makes both gradients.
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, RECOMPUTATION = 0, 1, 2, 3

@@ -87,7 +87,7 @@ def _rank_findings(index: ProgramIndex, rows: Ints, keys: Ints) -> list[Diagnost
     """Return at most MAX_FOUND findings about tasks that are not on the rank of their stage.
 
     Args:
-        rows, keys: their entries.
+        rows, keys: the entries of all tasks of one kind, as in `ProgramIndex.tasks`.
     """
     wrong = np.flatnonzero(index.rank[rows] != index.owner[keys])
     return [

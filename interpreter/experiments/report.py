@@ -98,7 +98,7 @@ def _table(compared: Compared, name: str) -> Table:
         (", ".join(compare.panels), [panel for panel, *_ in placed] if len(compared.panels) > 1 else []),
         *((groups, values) if compared.has_lines else (values, groups)),
     ]
-    unit = figure.title.rpartition("(")[2].rstrip(")")  # the title ends with the unit in parentheses
+    unit = figure.title.rpartition("(")[2].rstrip(")")  # in parentheses at the end; else the whole title
     baseline = f"ratio to {_values_text(compare.baseline)}"
     figures = [
         (unit, [figure.text(p.value) for p in points]),

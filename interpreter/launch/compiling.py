@@ -31,8 +31,8 @@ def compiled_plan(
         tied: sets of tied parameters besides those of the schedule; not used for a compiled program.
         model: the description of a user's own model; None for a preset, or if it is not known yet.
 
-    Raises ChimeraError for what is wrong, such as E814 for a program that does not train, E816 for one that hangs on the
-    machine of its ranks.
+    Raises ChimeraError for what is wrong, such as E814 for a program that does not train and, without --loopback, E816 for one
+    that hangs on the machine of its ranks.
     """
     program = with_partition(settings, load_program(settings.schedule) if is_compiled else _compile(settings, tied), model)
     check_kind(program)  # plan_of checks this too, but E814 has to come before E816

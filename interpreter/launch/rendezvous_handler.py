@@ -28,7 +28,7 @@ class NonBlockingHandler(RendezvousHandler):
         self._query: threading.Thread | None = None  # the latest call of the store for the number of waiting hosts
 
     def num_nodes_waiting(self) -> int:
-        """Return how many hosts wait, by the latest answer of the store, and ask it again in a thread.
+        """Return how many hosts wait, by the latest answer of the store. Ask it again in a thread, unless a call still runs.
 
         Return 0 before any answer in this round, and after a call that failed.
         """

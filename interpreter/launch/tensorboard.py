@@ -1,8 +1,8 @@
 """The numbers of the log as scalars, and pictures, for TensorBoard. The package tensorboard is optional (pyproject.toml).
 
 torch's SummaryWriter writes in a thread of its own, which prints a traceback if the disk is full. For each number,
-SummaryWriter opens the file again. So this module writes the file itself, each iteration as one event, with the functions
-that SummaryWriter uses.
+SummaryWriter opens the file again. So this module writes the file itself, with the functions that SummaryWriter uses. All
+numbers of an iteration are one event.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Names:
 
 
 def local_state(pipeline: BoundPipeline, optimizer: Optimizer | None, names: Names) -> dict[str, Any]:
-    """Return the values that this rank saves, as nested mappings."""
+    """Return the values that this rank saves, as nested mappings. Raises ValueError as `Names.of`."""
     random = {_rank_key(pipeline.rank): Generators(pipeline.transport.device).states()}
     state: dict[str, Any] = {"model": pipeline.state_dict(), "random": random}
     if optimizer is not None:
@@ -89,7 +89,7 @@ def merged_settings(by_rank: Iterable[Mapping[str, Any] | None]) -> dict[str, An
 
 
 def needed_places(reader: TensorReader, pipeline: BoundPipeline, optimizer: Optimizer | None, names: Names) -> list[Place]:
-    """Return the places in a checkpoint whose values this rank reads."""
+    """Return the places in a checkpoint whose values this rank reads. Raises ValueError as `Names.of`."""
     places: list[Place] = [("model", name) for name in pipeline.state_dict()]
     places += reader.places("random", _rank_key(pipeline.rank))
     if optimizer is not None:

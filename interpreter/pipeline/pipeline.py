@@ -87,9 +87,10 @@ class Pipeline(BoundPipeline):
     parameters as you like, and gives the path of the parameter in each of its stages, by stage. All ranks give all sets, and
     all fields.
 
-    Raises ChimeraError for a schedule that does not compile, if it does not fit the model, if it needs another number of ranks
-    or another machine, and if the ranks have different programs, boundary values or copies of parameters. Raises PeerLostError
-    if the ranks cannot connect, and TypeError and ValueError for other wrong arguments.
+    Raises ChimeraError for a schedule that is not found or does not compile, for arguments that a compiled program fixes, if
+    the schedule does not fit the model, if it needs another number of ranks or another machine, and if the ranks have different
+    programs, boundary values or copies of parameters. Raises PeerLostError if the ranks cannot connect, and TypeError and
+    ValueError for other wrong arguments.
     """
 
     def __init__(

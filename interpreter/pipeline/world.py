@@ -21,7 +21,7 @@ def check_world(program: Program, world: int) -> None:
     """Raise ChimeraError E800 unless the program has one stream for each rank.
 
     Args:
-        world: the number of ranks that were started.
+        world: the number of ranks that were started, or of those in the pipeline's process group.
     """
     if world != program.world:
         is_or_are, was_or_were = "is" if program.world == 1 else "are", "was" if world == 1 else "were"

@@ -250,8 +250,11 @@ class _Run:
 
 
 def _faked(tensors: Iterable[torch.Tensor], device: torch.device) -> Values:
-    """Return fake tensors of the same shapes and dtypes; called inside the FakeTensorMode. `tensors` may be real ones."""
-    return tuple(torch.empty_like(t, device=device) for t in tensors)
+    """Return fake tensors of the same shapes and dtypes, with a gradient where `tensors` have one.
+
+    Called inside the FakeTensorMode. `tensors` may be real ones.
+    """
+    return tuple(torch.empty_like(t, device=device, requires_grad=t.requires_grad) for t in tensors)
 
 
 @contextmanager

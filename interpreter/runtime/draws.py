@@ -31,8 +31,9 @@ class Draws:
 
 
 # Two values: a function, and the number of a micro-batch. The function takes this number and returns the draws of the
-# micro-batch. It is called by layers that draw, and by TimedStage (training/timed.py), which reads the numbers of the samples.
-# Each thread has its own value, because the ranks of the loopback are threads of one process.
+# micro-batch. It is called by layers that draw, by stages of traced modules that draw (adapters/stages.py), and by TimedStage
+# (training/timed.py), which reads the numbers of the samples. Each thread has its own value, because the ranks of the loopback
+# are threads of one process.
 _current: ContextVar[tuple[Callable[[int], Draws], int]] = ContextVar("draws")
 
 # set_draws((draws_of, micro_batch)): the layers that this thread calls from now on draw the numbers of this micro-batch.

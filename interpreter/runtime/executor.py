@@ -180,6 +180,8 @@ class Executor:
 
         Args:
             invoke: as in `run`.
+
+        Raises RankError as `run`.
         """
         if self.transport.rehearsal is None:
             return

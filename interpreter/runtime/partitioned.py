@@ -127,7 +127,7 @@ def _check_ties(header: Header, description: ModelDescription, partition: Partit
             message = f"the program ties {name} on {_stages(program_stages)}, but {description.name} on {_stages(model_stages)}"
             help = "give another model, or change 'tied' in the schedule"
             if by_stage:
-                help = "give the schedule instead of its compiled program: the shared parameters are then tied in it"
+                help = "give the schedule instead of its compiled program, without any 'tied': shared parameters are then tied"
             elif not name.isidentifier():
                 help = "name the shared parameter in the 'tied' of its layers, and tie that name in the schedule"
             raise refuse("E805", message, help=help)

@@ -42,7 +42,8 @@ def write_trace(program: Program, times: Times, transport: Transport, path: str 
     Args:
         times: of this rank, by its own clock.
 
-    Rank 0 writes the file: completely, or not at all. Raises ChimeraError E811 on all ranks if it cannot be written.
+    Rank 0 writes the file, as `write` of chimera_ir/files.py does. Raises ChimeraError E811 on all ranks if it cannot be
+    written.
     """
     write_gathered("trace", partial(trace_text, program), times, transport, path)
 

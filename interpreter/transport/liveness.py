@@ -1,10 +1,10 @@
 """How the ranks of a failed job end: through the store they decide which rank reports the failure, and then every rank exits.
 
 A rank that fails sets the abort flag in the store. In every rank a thread polls this flag. When it is set, the thread writes
-to the store what its rank is doing. A rank that is suspended or gone writes nothing. The first rank to claim the report prints
-the message of the job. All others exit without a message, also those that compute or wait inside torch.
+to the store what its rank is doing. A rank that is suspended or gone writes nothing. The first rank to claim the report reports
+the failure. All others exit without a message, also those that compute or wait inside torch.
 
-A pipeline in a user's process group uses only the flag and the texts of the ranks. No process is ended there.
+A pipeline in a user's process group uses only the flag, and what the ranks write to the store. No process is ended there.
 """
 
 from __future__ import annotations

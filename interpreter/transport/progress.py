@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from chimerac.chimera_ir.program import Program
 
 # What a wait is for. A transfer or an all-reduce belongs to an instruction. `all` is a collective of all ranks outside the
-# streams. `other` is the creation of connections, or a broadcast.
+# streams. `other` is the rendezvous, the creation of connections or of shared memory, or a broadcast.
 Kind = Literal["receive", "send", "all-reduce", "all", "other"]
 
 # The columns of the position, each an int64.

@@ -277,6 +277,8 @@ def test_a_full_disk_is_a_finding(tmp_path: Path) -> None:
     ("command", "status", "message"),
     [
         ("fmt - < ugly.sched > /dev/full", 2, "error[E003]: the output cannot be written: no space left on device"),
+        ("watch ugly.sched > /dev/full", 2, "error[E003]: the output cannot be written: no space left on device"),
+        ("serve --no-browser --port 0 > /dev/full", 2, "error[E003]: the output cannot be written: no space left on device"),
         ("fmt --check ugly.sched > /dev/full", 2, "error[E003]: the output cannot be written: no space left on device"),
         ("fmt ugly.sched >&-", 2, "error[E003]: the output cannot be written: stdout is closed"),
         ("chimera >&-", 2, "error[E003]: the output cannot be written: stdout is closed"),

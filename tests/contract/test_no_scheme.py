@@ -82,7 +82,7 @@ def test_every_allowed_name_is_used() -> None:
     assert [pattern for pattern in ALLOWED if not any(re.search(pattern, text) for text in texts)] == []
 
 
-def test_every_scheme_is_recognized_and_no_allowed_name_is() -> None:
+def test_every_schedule_of_the_library_is_recognized_and_names_of_this_project_are_not() -> None:
     for text in ("chimera", "is_1f1b", "ZBH1", "dualpipe", 'if schedule == "gpipe"', "def forward_doubling", "chimera.sched"):
         assert scheme_in(text)
     for text in ("chimera-program", "ChimeraError", "chimerac", "chimerac.chimera_ir.program"):

@@ -90,7 +90,9 @@ def without_a_common_order() -> Program:
 
 
 @pytest.mark.parametrize(("wrong", "code"), [(hanging, "E440"), (without_a_common_order, "E453")])
-def test_a_program_that_hangs_has_help_only_from_the_api(wrong: Callable[[], Program], code: str) -> None:
+def test_a_program_that_hangs_or_has_no_common_order_has_help_only_from_the_api(
+    wrong: Callable[[], Program], code: str
+) -> None:
     plain = finding(lambda: verify(wrong()))
     assert plain.code == code and plain.notes and not plain.help
     helped = finding(lambda: compiler.verify(wrong()))

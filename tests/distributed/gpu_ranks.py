@@ -79,7 +79,7 @@ def waits(pipe: Pipeline, inputs: torch.Tensor, targets: torch.Tensor) -> int:
 
 
 class Slow(nn.Module):
-    """Lets the GPU work for SLOW_MS in each forward. The process does not wait for it."""
+    """Lets the GPU work for about SLOW_MS in each forward. The process does not wait for it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ from tests.helpers_processes import LAUNCHER, QUICK, children, have_ended, start
 EVERY = 2  # iterations from one checkpoint to the next
 PER_KILL = 12  # iterations of the job for each kill, so that it does not end before the last kill
 LIMIT_S = 600.0  # of a wait: longer than the start of a job and PER_KILL // 2 iterations, also on a host with other work
-# The line that a job prints for each kill.
+# The first of the two lines that a job prints for each kill. The second one says that all ranks are restarted.
 MESSAGE = re.compile(r"error: rank \d(, .*)?: killed by SIGKILL, as the system does when memory runs out")
 
 

@@ -1,6 +1,7 @@
 """Runs that are refused or that fail: their findings and messages, and how their ranks end.
 
-Further tests of processes that fail are in test_faults.py, test_first_run.py and test_waits.py.
+One run, with an uneven partition, succeeds. Further tests of processes that fail are in test_faults.py, test_first_run.py and
+test_waits.py.
 """
 
 import re
@@ -175,7 +176,7 @@ def test_each_mistake_is_a_finding(options: list[str], code: str, tmp_path: Path
     assert [d.code for d in error.value.diagnostics] == [code]
 
 
-def test_a_deadlock_on_a_machine_is_reported_at_once() -> None:
+def test_a_deadlock_on_a_machine_is_reported() -> None:
     run = run_command(sys.executable, RUN, *CHIMERA, *TINY, "--loopback", "--machine", "serial")
     assert run.returncode == 1
     assert "error: deadlock on the serial machine:\n  rank 0, instruction" in run.stderr

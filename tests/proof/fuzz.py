@@ -105,7 +105,7 @@ class Fuzzing:
 
 
 def _running(folder: Path) -> tuple[float, bytes]:
-    """Return when a worker started its current input, and the first SAVED_BYTES bytes of this input.
+    """Return when a worker started its current input, and the first bytes of this input (SAVED_BYTES in fuzz_engine.py).
 
     If the worker has no input yet, return now and no bytes.
     """

@@ -202,7 +202,7 @@ def _colliding(template: str) -> Callable[[int, int], str]:
     """Return the function `copy` of a `Part`: %s becomes a list of numbers, and all lists have equal hashes."""
 
     def piece(k: int, n: int) -> str:
-        return template % ", ".join(map(str, _tuples()[k % len(_tuples())]))
+        return template % ",".join(map(str, _tuples()[k % len(_tuples())]))
 
     return piece
 

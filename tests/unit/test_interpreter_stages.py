@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,21 @@ def test_own_stages_get_the_gradients_of_one_process(schedule: str, width: int) 
         return set(gradients(pipe))
 
     assert set().union(*on_ranks(schedule, sizes, part, run, width)) == set(expected)
+
+
+def test_a_stage_without_parameters_passes_gradients_on() -> None:
+    """The embedding and the head are trained through it."""
+    model = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), nn.GELU(), nn.Linear(WIDTH, VOCABULARY))
+    losses = one_process(model, 0, 4)
+    expected = gradients(model)
+
+    def run(pipe: Pipeline) -> set[str]:
+        assert pipe.step(*batch(0, 4)) == pytest.approx(losses, rel=1e-5)
+        assert close(gradients(pipe), expected)
+        return set(gradients(pipe))
+
+    by_rank = on_ranks("1f1b", {"D": 3, "N": 4}, lambda stage, _: (f"{stage}", copy.deepcopy(model[stage])), run)
+    assert set().union(*by_rank) == {"0.weight", "2.weight", "2.bias"}
 
 
 def test_parameters_that_stages_share_are_tied_by_their_paths() -> None:

@@ -341,7 +341,7 @@ def test_a_hundred_bad_texts_are_answered(server: Playground) -> None:
         assert status == 200, text[:200]
         assert "panel" in answer or answer["findings"][0]["message"], text[:200]
         for found in answer.get("findings", ()):
-            assert "without an answer" not in found["message"], text[:2000]
+            assert not re.search("without an answer|gave no answer", found["message"]), text[:2000]
             line, column, end_line, end_column = found["place"] or (1, 1, 1, 1)
             assert 1 <= line <= end_line <= text.count("\n") + 1 and column >= 1 and end_column >= 1
         answered += 1

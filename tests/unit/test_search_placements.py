@@ -87,7 +87,7 @@ def test_the_command_balances_uneven_stages(tmp_path: Path, capsys: pytest.Captu
         "schedule two\nranks 2\nstages 4\npipe p { stage s on rank s % 2   micro_batches 6 }\norder greedy { prefer B, F }\n"
     )
     (tmp_path / "costs.json").write_text(json.dumps({"format": "chimera-search-costs", "version": 1, **COSTS}))
-    given = ["search", str(tmp_path / "two.sched"), "--costs", str(tmp_path / "costs.json"), "--time", "3", "--limit", "12"]
+    given = ["search", str(tmp_path / "two.sched"), "--costs", str(tmp_path / "costs.json"), "--time", "15", "--limit", "12"]
     assert main([*given, "-o", str(tmp_path / "a.sched")]) == 0
     assert "rank 0 computes for 108, the mean of all ranks is 72: --placements" in capsys.readouterr().err
     assert main([*given, "--placements", "-o", str(tmp_path / "b.sched")]) == 0
@@ -119,7 +119,7 @@ def test_a_limit_in_bytes_is_kept_with_another_placement(
     costs = {"F": [1, 3, 3, 1], "I": [1, 3, 3, 1], "W": [1, 3, 3, 1]}
     (tmp_path / "costs.json").write_text(json.dumps({"format": "chimera-search-costs", "version": 1, **costs}))
     words = ["chimera_zb", "-p", "D=4", "-p", "N=8", "--model", "gpt-nano", "--optimizer", "adamw"]
-    words += ["--memory", str(most_bytes), "--placements", "--time", "4", "--costs", str(tmp_path / "costs.json")]
+    words += ["--memory", str(most_bytes), "--placements", "--time", "20", "--costs", str(tmp_path / "costs.json")]
     assert main(["search", *words, "-o", str(path)]) == 0
     assert surplus or "searching again with lower limits" not in capsys.readouterr().err
     assert check.main([str(tmp_path / "found.json"), str(path)]) == 0

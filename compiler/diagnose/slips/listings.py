@@ -190,9 +190,7 @@ def _tasks(p: Place) -> Iterator[Answer]:
     elif text == "." and p.text(1) in KINDS:
         yield Change(p.at - 1, p.at + 2, f"{p.text(1)} {p.text(-1)}", _PIPE_ADVICE)
     if text == ")" and p.text(-1) == "(" and p.text(-2) in KINDS:
-        yield Change(
-            p.at - 1, p.at + 1, "", f"{p.text(-2)} without parentheses is the next {p.text(-2)} of the rank's only stage"
-        )
+        yield Change(p.at - 1, p.at + 1, "", f"{p.text(-2)} without a stage is written without parentheses")
     close = p.closing_bracket(p.at)
     if text in ("(", "[") and close is not None and {w.text for w in p.tokens[p.at + 1 : close]} <= {*KINDS, ",", "&"}:
         yield Change(p.at, close + 1, p.between(p.at + 1, close).replace(",", ""), "tasks are written one after another")

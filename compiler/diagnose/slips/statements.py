@@ -75,7 +75,7 @@ def names(p: Place) -> Iterator[Answer]:
 
 
 def settings(p: Place) -> Iterator[Answer]:
-    """Mistakes in the statements sync, tied, size, limit and cost."""
+    """Mistakes in the statements sync, tied, size, limit and cost; and keywords of any statement that are joined with _."""
     text = p.text()
     parts = text.split("_")  # keywords joined with _, such as sync_eager
     if len(parts) > 1 and set(parts) <= p.keywords:

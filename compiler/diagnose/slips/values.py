@@ -19,7 +19,10 @@ from chimerac.compiler.diagnose.slips.change import (
 
 
 def conditional_expressions(p: Place) -> Iterator[Answer]:
-    """Conditional expressions of other languages, such as c ? a : b, a if c else b, if c { a } else { b } and elif."""
+    """Conditional expressions of other languages, such as c ? a : b, a if c else b, if c { a } else { b } and elif.
+
+    Also missing words `then` and `else`.
+    """
     text, tokens = p.text(), p.tokens
     question = next((k for k in range(p.at, p.end_of_line(p.at)) if tokens[k].text == "?"), None)
     if question is not None:
@@ -74,7 +77,7 @@ NO_POWERS = "there are no powers; write a product, such as m*m"
 
 
 def symbols(p: Place) -> Iterator[Answer]:
-    """Symbols and words of other languages."""
+    """Symbols and words of other languages, keywords not in lower case, chained comparisons, and numbers with decimals."""
     text = p.text()
     for k in (p.at, p.at - 1, p.at - 2):  # `mod` is read as a name: the error is one or two words later
         word = p.text_at(k)
@@ -110,7 +113,7 @@ def symbols(p: Place) -> Iterator[Answer]:
 
 
 def brackets(p: Place) -> Iterator[Answer]:
-    """Missing or superfluous commas, brackets and separators; products without *; comments of other languages."""
+    """Missing, superfluous or wrong commas, brackets and separators; products without *; comments of other languages."""
     text = p.text()
     if "," in p.allowed and (begins_value(p, p.at) or text in ("smaller", "larger", "earlier", "later")) and not p.starts_line:
         yield Change(p.at, p.at + 1, f", {text}")

@@ -97,7 +97,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     for share, (between, own) in pans.items():
         what = "all of the time in view" if share == 1 else f"{100 * share:g} % of the time in view"
         lines.append(f"| a frame of a pan, {what} | {statistics.median(between):.0f} ms | {max(between):.0f} ms |")
-        lines.append(f"| of it, the page's own work | {statistics.median(own):.0f} ms | {max(own):.0f} ms |")
+        lines.append(f"| the page's own work on its drawing | {statistics.median(own):.0f} ms | {max(own):.0f} ms |")
     table = "\n".join(lines) + "\n"
     print(table)
     if options.write:

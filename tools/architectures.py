@@ -5,7 +5,7 @@
 
 Each model is built from a tiny configuration and trained for three iterations under Chimera on four ranks, which are threads of
 this process. The same model is also trained in a plain loop, without a pipeline. `difference` is the largest relative
-difference between the losses of both. The row of a model that is refused before the training has the finding instead. The exit
+difference between the losses of both. The row of a model that is refused when it is cut has the finding instead. The exit
 status is 1 if a difference is larger than TOLERANCE, or if an attempt ends with another error than such a finding.
 """
 
@@ -148,13 +148,12 @@ def attempt(kind: str) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps({"model_type": kind, **values}), encoding="utf-8")
-        name = "-"
+        config = configuration(path)
+        model_class = class_of(config)
+        name, fields = model_class.__name__, _fields(config, model_class)
+        torch.manual_seed(SEED)
+        batches = [_random(fields, SAMPLES * MICRO_BATCHES) for _ in range(ITERATIONS)]
         try:
-            config = configuration(path)
-            model_class = class_of(config)
-            name, fields = model_class.__name__, _fields(config, model_class)
-            torch.manual_seed(SEED)
-            batches = [_random(fields, SAMPLES * MICRO_BATCHES) for _ in range(ITERATIONS)]
             model = huggingface(path, fields, loss=_mean_loss, targets=batches[0][1][:SAMPLES], layers=layers.split())
         except ChimeraError as error:
             first = error.diagnostics[0]
@@ -204,7 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start, rows, is_equal = time.monotonic(), dict[str, tuple[object, ...]](), True
     if options.write:
         rows |= {row[HEAD[0]]: tuple(row.values()) for part in recorded_rows("architectures", PAGE) for row in part}
-    for kind in options.kinds or ARCHITECTURES:
+    kinds = options.kinds or [*ARCHITECTURES]
+    for number, kind in enumerate(kinds):
         outcome = attempt(kind)
         is_equal &= outcome.difference is None or outcome.difference <= TOLERANCE
         layers = " ".join(f"`{name}`" for name in ARCHITECTURES[kind][1].split())
@@ -212,8 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*(f"{cell!s:<{width}}" for cell, width in zip(rows[kind], (14, 32, 56, 4, 8), strict=True)), flush=True)
         if options.write:
             text = stamp(time.monotonic() - start, SEED, ("torch", "transformers"))
-            if options.kinds:
-                text += f"This was the run of {', '.join(options.kinds)}. The other rows are of earlier runs.\n\n"
+            if len(rows) > number + 1:
+                text += f"This was the run of {', '.join(kinds[: number + 1])}. The other rows are of earlier runs.\n\n"
             record("architectures", text + table(HEAD, [rows[name] for name in ARCHITECTURES if name in rows]), PAGE)
     return 0 if is_equal else 1
 

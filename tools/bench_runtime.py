@@ -160,11 +160,9 @@ def measure(job: str, z: Sizes, micro_batches: int, rounds: int) -> dict[str, An
     runners: dict[str, Callable[[], None]] = {}
     counts, pipes = {}, dict[str, BoundPipeline]()
     if job == "torch":
-        for name in THEIRS:
-            if (
-                z is GPT or name not in V_SHAPED
-            ):  # torch's split backward fails on the tiny model: "can't detach views in-place"
-                runners[f"torch {name}"] = theirs(name, z, micro_batches)
+        # torch's split backward fails on the tiny model: "can't detach views in-place".
+        names = [name for name in THEIRS if z is GPT or name not in V_SHAPED]
+        runners |= {f"torch {name}": theirs(name, z, micro_batches) for name in names}
     else:
         transport = Gloo()
         runners["alone"] = alone(z, micro_batches)

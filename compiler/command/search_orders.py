@@ -72,7 +72,6 @@ class OrderSearch:
     Attributes:
         given_program: the schedule, compiled; with --model with a partition.
         placed: the best placement, with --placements.
-        order_by: by what the order of `program` was found.
         least: what the search found, with --objective memory.
     """
 
@@ -88,7 +87,6 @@ class OrderSearch:
         self.given_program = self.program = program
         self.statements, self.given, self.profile, self.memory, self.options = statements, given, profile, memory, options
         self.placed: Placed | None = None
-        self.order_by = "the given schedule"
         self.least: LeastMemory | None = None
         self.name = with_suffix(program.header.schedule, "_found")
 
@@ -132,7 +130,7 @@ class OrderSearch:
         progress.close()
         if placed.problem.pipes == problem.pipes:
             return
-        self.program, self.order_by = self._compiled(placed.problem, placed.order), "the search for a placement"
+        self.program = self._compiled(placed.problem, placed.order)
         self.memory = SearchMemory.of(self.program, self.profile, self.options, SPLIT[self.options.backward])
         self.given = given_of(placed.problem)
         if self.profile is not None:  # other stages send messages over each link
@@ -223,7 +221,7 @@ class OrderSearch:
         if placed is not None and (order := Order.of(problem, placed.order.sequence, placed.order.length)) is not None:
             yield "the search for a placement", order
         if (order := order_of(problem, self.program)) is not None:
-            yield self.order_by, order
+            yield "the given schedule" if self.program is self.given_program else "the search for a placement", order
         yield from library_orders(problem)
 
     def _written(self, state: State) -> FoundOrder:

@@ -153,10 +153,11 @@ class Writer:
         self.line.append_text(" " * indent)
 
     def add_aligned(self, t: Token, gap: int) -> None:
-        """Append a token after the gap of the source if it is wider than `gap` and the line does not become too long."""
-        line = self.line.copy()
-        line.add(t, gap, aligned=True)
-        self.line.add(t, gap, aligned=line.length <= WIDTH)
+        """Append a token after the gap of the source if it is wider than `gap`, unless only the narrower line fits."""
+        wide, narrow = self.line.copy(), self.line.copy()
+        wide.add(t, gap, aligned=True)
+        narrow.add(t, gap)
+        self.line = narrow if narrow.length <= WIDTH < wide.length else wide
 
     def comment(self, t: Token, before: Token | None, indent: int) -> None:
         """Write a comment: beside the token before it if both are on one line of the source, else on a line of its own."""
@@ -221,18 +222,20 @@ class Writer:
         """Write the tokens of a unit up to its next block.
 
         They are on one line if they fit and have no comment, else they have the line breaks of the source. They are written
-        without the wider gaps of the source if a line becomes too long with them.
+        without the wider gaps of the source if only so all lines fit.
 
         Args:
             first: they begin the unit.
         """
-        count, line = len(self.lines), self.line.copy()
-        self._tokens(tokens, indent, first)
-        if any(len(text) > WIDTH for text in (*self.lines[count:], self.line.text)):
+        count, start = len(self.lines), self.line
+        for wide in (True, False, True):  # the last time if a line is too long even without the wider gaps
             del self.lines[count:]
-            self.wide, self.line, line.wide = False, line, False
+            self.line = start.copy()
+            self.wide = self.line.wide = wide
             self._tokens(tokens, indent, first)
-            self.wide = self.line.wide = True
+            if all(len(text) <= WIDTH for text in (*self.lines[count:], self.line.text)):
+                break
+        self.wide = self.line.wide = True
 
     def _tokens(self, tokens: list[Token], indent: int, first: bool) -> None:
         line = self.line.copy()  # all tokens on one line, without the wider gaps of the source

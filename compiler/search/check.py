@@ -71,7 +71,7 @@ def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
     if any(type(x) is not int or x < 0 for x in numbers):
         yield "costs, links, activations and limits must be integers, 0 or more"
         return
-    place = {(m, s): r for pipe in program.header.pipes for m in pipe.micro_batches for s, r in enumerate(pipe.placement)}
+    place = _places(program)
     order, kinds = tasks_of(program), kinds_of(program)
     last, top = kinds[-1], program.header.stages - 1  # the kind that frees a micro-batch; the last stage
     cost = {(k, s): x for k in kinds for s, x in enumerate(c["costs"][k])}
@@ -98,37 +98,49 @@ def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
         peak = _most_held(tasks, held, last)
         if limits[r] is not None and peak > limits[r]:
             yield f"rank {r}: its limit is {limits[r]}, and the order holds {peak}"
-        if tasks:
-            found, times = _bound(tasks, cost, links, place, kinds, held, limits[r], top)
-            said = next((b for b in c["ranks"] if b["rank"] == r), None)
-            if said is None or any(said[k] > found[k] for k in found):
-                yield f"rank {r}: the certificate says {said}, and the rank has {found}"
-            else:
-                yield from _wrong_tasks(said, times, program)
-            bound = max(bound, _value(found))
+    for r, found, times in bounds_of_ranks(c, program, limits):
+        said = next((b for b in c["ranks"] if b["rank"] == r), None)
+        if said is None or any(said[k] > found[k] for k in found):
+            yield f"rank {r}: the certificate says {said}, and the rank has {found}"
+        else:
+            yield from _wrong_tasks(said, times, program)
+        bound = max(bound, _value(found))
     if c["bound"] > bound or c["proved_optimal"] != (c["bound"] >= c["makespan"]):
         claim = f"{c['bound']}, {'' if c['proved_optimal'] else 'not '}proved optimal"
         yield f"bound: the certificate says {claim}, for the makespan {c['makespan']}; its ranks and its solver give {bound}"
     if c.get("memory"):
-        yield from _wrong_memory(c, order, cost, place, kinds, top)
+        yield from _wrong_memory(c, program)
 
 
-def _wrong_memory(
-    c: dict[str, Any],
-    order: Sequence[Sequence[Task]],
-    cost: Mapping[tuple[str, int], int],
-    place: dict[tuple[int, int], int],
-    kinds: str,
-    top: int,
-) -> Iterator[str]:
+def bounds_of_ranks(
+    c: dict[str, Any], program: Program, limits: Sequence[int | None]
+) -> Iterator[tuple[int, dict[str, int], dict[tuple[int, int], tuple[int, int, int]]]]:
+    """Yield each rank that has tasks, with what `_bound` returns for it.
+
+    Args:
+        c: the content of the certificate.
+        limits: of each rank, None without one.
+    """
+    kinds, place = kinds_of(program), _places(program)
+    cost = {(k, s): x for k in kinds for s, x in enumerate(c["costs"][k])}
+    for r, tasks in enumerate(tasks_of(program)):
+        if tasks:
+            top = program.header.stages - 1
+            yield r, *_bound(tasks, cost, c["links"], place, kinds, c["activations"], limits[r], top)
+
+
+def _places(program: Program) -> dict[tuple[int, int], int]:
+    """Return the rank of each (micro-batch, stage)."""
+    return {(m, s): r for pipe in program.header.pipes for m in pipe.micro_batches for s, r in enumerate(pipe.placement)}
+
+
+def _wrong_memory(c: dict[str, Any], program: Program) -> Iterator[str]:
     """Yield in words what is wrong with the claim that no order with lower limits is fast enough.
 
     Args:
         c: the content of the certificate.
-        order: the tasks of every rank.
-
-    The other parameters are those of `_bound`.
     """
+    order = tasks_of(program)
     memory, held, ranks = c["memory"], c["activations"], len(order)
     makespan, own, ruled_out = memory["makespan"], memory["own_limits"], memory["ruled_out"]
     if any(type(x) is not int for x in (makespan, ruled_out, *own)) or len(own) != ranks:
@@ -136,27 +148,40 @@ def _wrong_memory(
         return
     if c["makespan"] > makespan:
         yield f"memory: an order may take {makespan}, and this one takes {c['makespan']}"
-    most = [_most_held(tasks, held, kinds[-1]) for tasks in order]
+    most = [_most_held(tasks, held, kinds_of(program)[-1]) for tasks in order]
     for r, (limit, peak) in enumerate(zip(own, most, strict=True)):
         if peak > limit:
             yield f"memory: the own limit of rank {r} is {limit}, and the order holds {peak}"
     if memory["proved_least"] != (ruled_out == max(most) - 1):
         claim = "" if memory["proved_least"] else "not "
         yield f"memory: {claim}proved least; the order holds {max(most)} on a rank, and {ruled_out} is ruled out"
-    bound = memory["solver"]["bound"] if memory["solver"] else 0
-    for r, tasks in enumerate(order):
-        limit = min(own[r], ruled_out)
+    bound = max(memory["solver"]["bound"] if memory["solver"] else 0, memory_bound(c, program))
+    if bound <= makespan:
+        which = f"an order that keeps the own limits and holds at most {ruled_out}"
+        yield f"memory: {which} takes at least {bound}, which does not exceed {makespan}"
+
+
+def memory_bound(c: dict[str, Any], program: Program) -> float:
+    """Return the bound of the makespan that follows from the ranks if each holds at most what the certificate rules out.
+
+    It is infinite if a rank could not hold even one micro-batch at a time.
+
+    Args:
+        c: the content of the certificate, with a claim about memory.
+    """
+    limits, held = _lower_limits(c), c["activations"]
+    for limit, tasks in zip(limits, tasks_of(program), strict=True):
         of_micro_batches: dict[int, int] = {m: 0 for _, _, m in tasks}  # what each of them alone takes on this rank
         for k, s, m in tasks:
             of_micro_batches[m] += held[s] if k == "F" else 0
         if max(of_micro_batches.values(), default=0) > limit:
-            return  # not even one micro-batch at a time is possible
-        if tasks:
-            found, _ = _bound(tasks, cost, c["links"], place, kinds, held, limit, top)
-            bound = max(bound, _value(found))
-    if bound <= makespan:
-        which = f"an order that keeps the own limits and holds at most {ruled_out}"
-        yield f"memory: {which} takes at least {bound}, which does not exceed {makespan}"
+            return float("inf")
+    return max((_value(found) for _, found, _ in bounds_of_ranks(c, program, limits)), default=0)
+
+
+def _lower_limits(c: dict[str, Any]) -> list[int]:
+    """Return the limits of the ranks that a certificate rules out."""
+    return [min(x, c["memory"]["ruled_out"]) for x in c["memory"]["own_limits"]]
 
 
 def _value(found: Mapping[str, int]) -> int:
@@ -269,7 +294,7 @@ def solver_bounds(c: dict[str, Any]) -> list[tuple[int, list[int]]]:
     bounds = [(c["solver"]["bound"], c["limits"])] if c["solver"] else []
     memory = c.get("memory")
     if memory and memory["solver"]:
-        bounds.append((memory["solver"]["bound"], [min(x, memory["ruled_out"]) for x in memory["own_limits"]]))
+        bounds.append((memory["solver"]["bound"], _lower_limits(c)))
     return bounds
 
 
@@ -285,7 +310,7 @@ def proves(c: dict[str, Any], program: Program, bound: int, limits: Sequence[int
     """
     from ortools.sat.python import cp_model  # 700 ms, for this option only
 
-    place = {(m, s): r for pipe in program.header.pipes for m in pipe.micro_batches for s, r in enumerate(pipe.placement)}
+    place = _places(program)
     pipe_of = {m: p for p, pipe in enumerate(program.header.pipes) for m in pipe.micro_batches}
     order, kinds, top = tasks_of(program), kinds_of(program), program.header.stages - 1
     model, latest = cp_model.CpModel(), bound - 1
@@ -316,6 +341,29 @@ def proves(c: dict[str, Any], program: Program, bound: int, limits: Sequence[int
     return bool(solver.solve(model) == cp_model.INFEASIBLE)
 
 
+def _verdict(c: dict[str, Any], program: Program, is_solved: bool) -> Iterator[str]:
+    """Yield the lines that say what holds of a certificate without problems.
+
+    Args:
+        c: its content.
+        is_solved: whether the solver has proved its bounds again.
+    """
+    makespan, bound = c["makespan"], c["bound"]
+    if is_solved or bound <= max((_value(found) for _, found, _ in bounds_of_ranks(c, program, c["limits"])), default=0):
+        yield f"makespan {makespan}, bound {bound}: both hold, and so do the limits"
+    else:
+        yield f"makespan {makespan} holds, and so do the limits"
+        yield f"bound {bound} is the solver's, and was not proved again: --solve SECONDS"
+    if memory := c.get("memory"):
+        most, ruled_out = memory["makespan"], memory["ruled_out"]
+        claim = f"no order that keeps the ranks' own limits and holds at most {ruled_out} on every rank takes at most {most}"
+        if memory["proved_least"]:
+            claim += f", so of the orders that keep these limits and take at most {most} this one holds the least"
+        if not is_solved and memory_bound(c, program) <= most:
+            claim = f"the solver's claim was not proved again (--solve SECONDS): {claim}"
+        yield claim
+
+
 def _seconds(text: str) -> float:
     if not 0 < (seconds := float(text)) < float("inf"):
         raise ValueError
@@ -336,6 +384,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for bound, limits in bounds if options.solve is not None else []:
             if not proves(content, program, bound, limits, options.solve):
                 found.append(f"within {options.solve:g} s the solver does not prove its bound {bound} again")
+        verdict = [] if found else list(_verdict(content, program, is_solved=options.solve is not None))
     except ChimeraError as error:
         print(render(error.diagnostics), end="", file=sys.stderr)
         return 2
@@ -345,21 +394,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(line)
     if found:
         return 1
-    is_solved, makespan, bound = options.solve is not None, content["makespan"], content["bound"]
-    if is_solved or bound <= max((_value(b) for b in content["ranks"]), default=0):
-        print(f"makespan {makespan}, bound {bound}: both hold, and so do the limits")
-    else:
-        print(f"makespan {makespan} holds, and so do the limits")
-        print(f"bound {bound} is the solver's, and was not proved again: --solve SECONDS")
-    if memory := content.get("memory"):
-        claim = (
-            f"no order that keeps the ranks' own limits and holds at most {memory['ruled_out']} on every rank takes at most "
-        )
-        claim += f"{memory['makespan']}"
-        which = f"of the orders that keep these limits and take at most {memory['makespan']}"
-        least = f", so {which} this one holds the least" if memory["proved_least"] else ""
-        is_open = memory["solver"] and not is_solved
-        print(f"the solver's claim was not proved again (--solve SECONDS): {claim}{least}" if is_open else f"{claim}{least}")
+    for line in verdict:
+        print(line)
     return 0
 
 

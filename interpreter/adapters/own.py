@@ -49,7 +49,7 @@ def is_cross_entropy(name: str | None, loss: str | None) -> bool:
         name: of the model; None if none is given, which means a preset.
         loss: the value of --loss.
     """
-    return not may_have_own_loss(name) and loss != "squared-error"
+    return loss in ("cross-entropy", "next-token") or (loss is None and not may_have_own_loss(name))
 
 
 def unread_option(name: str | None, layers: str | None, head: str | None, loss: str | None) -> str:

@@ -242,7 +242,9 @@ def check_comparison(experiment: Experiment, runs: Iterable[Run]) -> None:
             continue
         different = [n for n in known if run.labels.get(n) != earlier.labels.get(n)]
         if not different:
-            raise ValueError(f"{experiment.path}: two runs are the same, {run.title}: name it once")
+            if run.folder == earlier.folder:
+                raise ValueError(f"{experiment.path}: two runs are the same, {run.title}: name it once")
+            raise ValueError(f"{experiment.path}: two runs have the same names, {run.title}: give their schedules other names")
         raise ValueError(
             f"{experiment.path}: compare: two runs have the same {', '.join(axes)}, and differ in {', '.join(different)}: "
             "add one of these names to groups or panels"

@@ -187,6 +187,7 @@ def test_each_loss_has_a_name_that_options_know() -> None:
         ("hf:config.json", None, True),
         ("hf:config.json", "next-token", True),
         ("hf:config.json", "squared-error", False),
+        ("own.py:build", "next-token", True),
         ("own.py:build", None, False),  # the function may return a Model with any loss
     ],
 )

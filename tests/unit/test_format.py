@@ -115,6 +115,11 @@ def test_a_gap_that_makes_a_line_too_long_is_given_up(given: str, expected: str)
     assert formatted("schedule x\n" + given.replace("GAP", " " * WIDTH)) == f"schedule x\n{expected}\n"
 
 
+def test_a_gap_stays_if_the_line_is_too_long_without_it_too() -> None:
+    text = f"param b = 2        # {'why ' * 29}why"
+    assert formatted(f"schedule x\n{text}") == f"schedule x\n{text}\n"
+
+
 def test_a_comment_may_follow_any_token() -> None:
     text = "".join(f"{token} # {k}\n" for k, token in enumerate(TOKEN.findall(find("dualpipe").text)) if token[0] != "#")
     assert comments(formatted(text)) == comments(text)

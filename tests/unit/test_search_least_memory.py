@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from chimerac.chimera_ir.partition import partition_for
 from chimerac.compiler import compile_schedule, simulate
 from chimerac.compiler.analyze.memory import held_bytes
 from chimerac.compiler.command.main import main
+from chimerac.compiler.command.search_progress import exact_figure
 from chimerac.compiler.command.values import state_of
 from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.search import check
@@ -38,7 +40,8 @@ def test_a_result_holds_less_and_takes_no_longer_than_the_given_order(
     assert certificate["memory"]["proved_least"] and certificate["limits"] == [max(peaks(found).activations)] * 4
     assert certificate["memory"]["makespan"] == simulate(given).makespan
     assert check.main([str(written / "lean.json"), str(written / "lean.sched")]) == 0
-    claim = "no order that keeps the ranks' own limits and holds at most 3 on every rank takes at most 33"
+    claim = "no order that keeps the ranks' own limits and holds at most 3 on every rank takes at most 33, so of the orders "
+    claim += "that keep these limits and take at most 33 this one holds the least"
     assert f"the solver's claim was not proved again (--solve SECONDS): {claim}" in capsys.readouterr().out
 
 
@@ -150,3 +153,16 @@ def test_ctrl_c_writes_the_best_so_far_with_its_certificate(
     assert main([*words, "-o", str(tmp_path / "lean.sched")]) == 130
     assert capsys.readouterr().err.endswith("interrupted: the best so far\n")
     assert check.main([str(tmp_path / "lean.json"), str(tmp_path / "lean.sched")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Fraction(-3, 8), "-0.375"),
+        (Fraction(44, 3), "44/3"),
+        (Fraction(10**30), "1" + "0" * 30),
+        (1 + Fraction(1, 2**45), "1.000000000000028421709430404007434844970703125"),  # more digits than a Decimal keeps
+    ],
+)
+def test_an_exact_figure_is_not_rounded(value: Fraction, text: str) -> None:
+    assert exact_figure(value) == text

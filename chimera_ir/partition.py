@@ -231,7 +231,8 @@ def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:
     for n in range(1, stages):  # the furthest end of n ranges, with a layer left for each later one
         ends.append(min(bisect_right(sums, sums[ends[-1]] + bound) - 1, last - stages + n))
     ends.append(last)
-    # After round n: the least sum of squares of n ranges that end at i, for each i from n to ends[n].
+    # After round n: the least sum of squares of n ranges that end at i, for each i from n to ends[n]; after the last round
+    # only for i = last.
     squares, choices = np.zeros(1, np.int64), []
     for n in range(1, stages + 1):
         rows = np.arange(n if n < stages else last, ends[n] + 1)  # the last range ends only at `last`

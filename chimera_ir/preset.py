@@ -41,7 +41,7 @@ class Preset:
 
     Attributes:
         layers, tied: as in the file.
-        samples, seq_len: the sizes that are used by default; seq_len is None for other data than text.
+        samples, seq_len: the sizes that are used by default; seq_len is None for images.
         positions: the length of the longest sequence; None where every length is possible.
     """
 

@@ -48,7 +48,7 @@ class Streams:
     def __init__(self) -> None:
         self._rows = array("q")  # the numbers of a table, row after row
         self._offsets = array("q")  # the first row of each stream
-        self._groups: dict[bytes, int] = {}  # lists of several micro-batches, as bytes, to their numbers
+        self._groups: dict[bytes, int] = {}  # lists of several micro-batches or of none, as bytes, to their numbers
         self._collectives: dict[tuple[Any, ...], int] = {}  # an op and the values of its fields, ranks as bytes, to a number
         self._tasks = self._all_reduces = 0  # how many instructions of these kinds there are
 
@@ -121,7 +121,7 @@ class Streams:
         self._add(shape, value, fields["pipe"], fields["stage"], fields["micro_batches"], fields.get("peer", 0), flags)
 
     def _add(self, shape: _Shape, value: int, pipe: int, stage: int, ids: Any, peer: int, flags: int) -> None:
-        # A single micro-batch is stored as its id, a list of several as a number from -1 downwards. `program` replaces both by
+        # A single micro-batch is stored as its id, any other list as a number from -1 downwards. `program` replaces both by
         # indices of its lists.
         operand = ids[0] if len(ids) == 1 else ~self._groups.setdefault(array("q", ids).tobytes(), len(self._groups))
         self._rows.extend((shape.op, value, pipe, stage, operand, peer, flags))

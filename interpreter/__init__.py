@@ -14,7 +14,7 @@ __all__ = ["Pipeline", "held_stages", "load_checkpoint", "save_checkpoint"]
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        # Importing torch takes 2 s. run.py imports this package, and reports wrong options before it imports torch.
+        # Importing torch takes 2 s. run.py imports this package, and reports most wrong options before it imports torch.
         from chimerac.interpreter.pipeline import checkpoint, pipeline, stages
 
         module = {"Pipeline": pipeline, "held_stages": stages}.get(name, checkpoint)

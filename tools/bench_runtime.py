@@ -151,8 +151,8 @@ def measure(job: str, z: Sizes, micro_batches: int, rounds: int) -> dict[str, An
     """Return what this rank has measured. A runner is one of the loops that are compared.
 
     times: for each group of GROUPS, by runner of this job, the seconds of each round. counts: by schedule of ours, the number
-    of instructions of this rank. waits: by runner of a schedule of ours, for each of its runs the seconds in which the rank
-    waited for values, for sends and for all-reduces.
+    of instructions of this rank. waits: by runner of a schedule of ours on both ranks, for each of its runs the seconds in
+    which the rank waited for values, for sends and for all-reduces.
 
     Args:
         job: one of JOBS.

@@ -58,7 +58,7 @@ Messages, all-reduce and memory are bytes of the rank with most of them; memory 
 
 
 def run(argv: Sequence[str]) -> int:
-    """Print the comparison, and return the exit status: 0, 1 if no schedule can run at the setting, or that of the findings."""
+    """Print the comparison, and return the exit status: that of the findings, else 1 if no schedule can run, else 0."""
     options = compare_parser().parse_args(argv)
     try:
         if options.columns is not None:

@@ -129,7 +129,7 @@ def product(
 def _check_is_read(options: argparse.Namespace, emitter: Emitter) -> None:
     """Raise ChimeraError E002 for an option that neither the emitter nor another given option reads.
 
-    --memory reads --model and --optimizer, and --profile reads --model.
+    --memory reads --model and --optimizer, and --profile reads --model. A picture reads --model only with --memory-curve.
     """
     values = {"--ranks": options.ranks, "--picture-width": options.picture_width}
     values |= {"--memory-curve": options.memory_curve or None, "--profile": options.profile, "--measured": options.measured}

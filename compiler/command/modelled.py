@@ -46,7 +46,10 @@ def check_model_options(options: argparse.Namespace) -> None:
 
 
 def state_for(options: argparse.Namespace, profile: Profile | None) -> OptimizerState:
-    """Return the optimizer's state as `state_of` does. Raises ChimeraError E002 also for --optimizer without --model."""
+    """Return the optimizer's state as `state_of` does.
+
+    Raises ChimeraError E002 also for --optimizer without --model, unless it is none.
+    """
     state = state_of(options.optimizer, options.zero, options.precision, profile)
     if options.model is None and options.optimizer not in (None, "none"):
         raise refuse("E002", "--optimizer counts bytes of a model: give --model NAME, too")

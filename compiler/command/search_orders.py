@@ -139,7 +139,7 @@ class OrderSearch:
             self.given = replace(self.given, activations=None, limits=None)
 
     def _search(self, seconds: float) -> State:
-        """Search for an order with the limits that --memory has now."""
+        """Search for an order; with --memory, within the limits that it has now."""
         problem, placed, progress = self._problem(), self.placed, Progress(seconds)
         is_interrupted = placed is not None and placed.is_interrupted
         known = self._known_orders(problem)
@@ -208,7 +208,7 @@ class OrderSearch:
         return floor(makespan_of(self.options.makespan) * problem.scale)
 
     def _problem(self) -> Problem:
-        """Return the problem, with the limits of --memory."""
+        """Return the problem; with --memory, with the limits that it has now."""
         return problem_of(self.program, self.given if self.memory is None else self.memory.within(self.given))
 
     def _known_orders(self, problem: Problem) -> Iterator[tuple[str, Order]]:

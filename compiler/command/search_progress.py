@@ -24,7 +24,7 @@ LINE_EVERY_S = 5.0  # the least time between two lines of progress, where there 
 
 
 def figure(value: Fraction) -> str:
-    """Return the text of a time, with six significant digits."""
+    """Return the text of a time: an integer as it is, others as `number_text` rounds them to six digits."""
     return number_text(value, 6)
 
 

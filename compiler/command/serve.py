@@ -36,7 +36,7 @@ NAMED_BY_SUFFIX = ("svg", "png", "pdf", "html")  # products whose names are the 
 
 
 def run(argv: Sequence[str]) -> int:
-    """Serve until Ctrl-C, and return the exit status: 130, or that of findings about the command line or stdout."""
+    """Serve until Ctrl-C, and return the exit status: 130, or that of findings about command line, schedule or stdout."""
     options = serve_parser().parse_args(argv)
     try:
         server = server_for(options.port, content(options.schedule))

@@ -10,7 +10,7 @@ import numpy as np
 from chimerac.chimera_ir.program import OVERLAP, Program
 from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 
-MAX_WORK = 500_000  # tasks and dependencies examined, and list entries moved, in the search for a suggestion
+MAX_WORK = 500_000  # tasks and dependencies examined, list entries moved, and an eighth of those compared, in one search
 MAX_SHOWN = 8  # moves that a suggestion shows, at most
 
 

@@ -51,9 +51,9 @@ def suggest_edit_of_order(
 ) -> ChimeraError:
     """Return the findings about an order with two tasks of a rank on one tick, or with missing, duplicated or unknown tasks.
 
-    If an edit that was tried corrects them all, only the first finding remains, with the edit as its help. It gets one more
-    note with the messages of the others, at most MAX_NOTED, and how many more there are. If the first finding is about two
-    tasks on one tick, it gets no such note.
+    If an edit that was tried corrects them all, only the first finding remains, with the edit as its help. If there were other
+    findings, it gets one more note with their messages, at most MAX_NOTED, and how many more there are. If the first finding is
+    about two tasks on one tick, it gets no such note.
 
     Args:
         budget: of the operations that computing the original order may take.

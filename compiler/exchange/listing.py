@@ -21,7 +21,7 @@ def program_to_listing(program: Program) -> str:
 
     Transfers, all-reduces and FREEs are not written. The compiler plans transfers and all-reduces again, and no FREEs.
 
-    Raises ChimeraError E624 for a program that no listing can express, and E105 if the text is longer than a schedule may be.
+    Raises ChimeraError E624 for a program that no listing can express, and E105 if the text has too many characters or tokens.
     """
     _check(program)
     h = program.header

@@ -22,7 +22,7 @@ class Token:
 
     Attributes:
         line, column: where it is in the source, from 1 and from 0.
-        starts_unit: it begins a statement, clause, rule or action.
+        starts_unit: it begins a unit (see `Unit`).
         starts_task: it begins a task of a listing.
         ends_operand: its terminal is one of _OPERAND_ENDS, so a - after it subtracts, and a ( after it has no space before it.
         is_binary: it is a + or - between two operands.

@@ -218,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._respond(self._post)
 
     def _respond(self, make: Any) -> None:
-        """Answer the request.
+        """Answer the request, unless the client has closed its connection.
 
         Args:
             make: returns the page for the path after the token.

@@ -1,8 +1,8 @@
 """Check a certificate of a search again: `python -m chimerac.compiler.search.check CERTIFICATE SCHEDULE`.
 
 Nothing of the search is imported. The schedule is compiled and verified. Then the times of its order, what its ranks hold, and
-the bound of every rank are computed from the costs in the certificate, by the definitions of docs/search.md. `--solve SECONDS`
-also lets the solver of OR-tools prove its bound again, on a constraint model that is built here.
+the bound of every rank that has tasks are computed from the costs in the certificate, by the definitions of docs/search.md.
+`--solve SECONDS` also lets the solver of OR-tools prove its bound again, on a constraint model that is built here.
 """
 
 from __future__ import annotations

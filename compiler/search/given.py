@@ -51,7 +51,8 @@ class Given:
             activations are given: on every rank as much as the schedule holds on the rank where it holds most.
         split: whether backwards are split; None: as in the schedule.
 
-    A cost that is in neither is the schedule's, unless it follows from the given ones (from_program.py, `_costs`).
+    A cost that is neither in `costs` nor in `uniform` is the schedule's, unless it follows from the given ones
+    (from_program.py, `_costs`).
     """
 
     costs: Mapping[str, Sequence[Fraction]] = field(default_factory=dict)

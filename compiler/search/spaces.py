@@ -134,8 +134,8 @@ def _part(part: tuple[int, int], of: str) -> str:
 class TickTexts:
     """The texts with `order ticks` that follow from one another by an edit of `tick_edits` (compiler/diagnose/edits/ticks.py).
 
-    Such an edit changes a number, a sign, a division or the direction of counting in a formula of a tick, a let or a placement,
-    or it shifts a tick.
+    Such an edit changes a number, a coefficient, a sign, a division or the direction of counting in a formula of a tick, a let
+    or a placement, or it shifts a tick.
     """
 
     def __init__(self, schedule: n.Schedule) -> None:

@@ -44,7 +44,7 @@ class Point:
     Attributes:
         pipes: with their placements, which every text keeps.
         costs, bounds: for each hop cost, the costs and the lower bound of the makespan, as integers.
-        scales: how many of them make one unit of the schedule's costs.
+        scales: for each hop cost, how many of these integers make one unit of the schedule's costs.
         activations: the most that a rank may hold, None without a limit.
     """
 

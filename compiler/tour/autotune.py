@@ -25,7 +25,7 @@ def run(guide: Guide) -> int:
     if status == INTERRUPTED:
         return INTERRUPTED
     if status:
-        guide.say("Nothing fits. The message says the least memory that would do.")
+        guide.say("There is no plan. The message says why. If nothing fits, it says the least memory that would do.")
         return 0
     guide.say("""The first row is the best configuration. Each row below differs from it in one choice, and its last column says
         why it loses: by memory, or by what its ranks spend more time with. The bars are the best throughput for each D. The

@@ -17,7 +17,7 @@ from chimerac.compiler.verify.index import MAX_FOUND, ProgramIndex
 def _ends(index: ProgramIndex, op: Op) -> tuple[Ints, Ints]:
     """Return (channel, row) of all SENDs or all RECVs, sorted by channel and, within it, by place in the stream.
 
-    channel: sender x ranks of the program + receiver.
+    channel: sender x `Program.world` + receiver.
     """
     rows = index.rows(op)
     own_rank, peer = index.rank[rows], index.program.table.peer[rows]

@@ -121,8 +121,8 @@ def own_model(
 
     Raises ChimeraError: E801 for a name that is no function, for a function that returns neither a Model nor a module whose
     forward has an argument, and for `loss` or `layers` beside a function that returns a Model; E821 for samples that do not fit
-    the positions of a Hugging Face model; E850, E851, E852, E854 and E855 as `huggingface` and `cut` do; E854 also for a
-    vocabulary with fewer tokens than a byte has values; E861 for a tokenizer with too many tokens.
+    the positions of a Hugging Face model; E850, E851, E852, E854 and E855 as `huggingface` and `cut` do; E854 also, if
+    texts are bytes, for a vocabulary with fewer tokens than a byte has values; E861 for a tokenizer with too many tokens.
     """
     import torch  # takes 2 s
 
@@ -162,8 +162,8 @@ def _check_text(source: str, config: Any, length: int, tokens: int | None, halve
         tokens: how many the tokenizer has; None: texts are bytes.
         halves: whether the model reads a sample in two halves.
 
-    Raises ChimeraError: E821 as `check_positions`, E854 for a vocabulary of fewer tokens than a byte has values, E861 for one
-    of fewer tokens than the tokenizer's.
+    Raises ChimeraError: E821 as `check_positions`; for a vocabulary of fewer tokens than the text has, E861 with a tokenizer,
+    E854 if texts are bytes.
     """
     vocabulary, positions = getattr(config, "vocab_size", None), getattr(config, "max_position_embeddings", None)
     check_positions(source, length, positions, "set more positions in the configuration", halves)

@@ -55,7 +55,7 @@ def key_of_files(root: Path, files: Iterable[Path]) -> str:
 
 
 def text_documents(path: Path | None) -> Documents:
-    """Return the documents of a file or a folder, in which each file is one.
+    """Return the documents of a file or a folder: each file is one, unless it is empty.
 
     Args:
         path: None for files of Python's library.

@@ -36,9 +36,9 @@ def folder_documents(folder: Path, column: str) -> Documents:
 
     Splits of HELD_OUT are held out, if there are any.
 
-    Raises ChimeraError E802 for a folder or a column that is not there or cannot be read, for a folder without a split to train
-    on, and if a library is missing. Damaged rows, and JSON lines without the column, are found only when the documents are
-    read: E802 is raised then.
+    Raises ChimeraError E802 for a folder that is not there or cannot be read, for a column that is not there or holds no texts,
+    for a folder without a split to train on, and if a library is missing. Damaged rows, and JSON lines without the column or
+    with neither a text nor null in it, are found only when the documents are read: E802 is raised then.
     """
     if not os.path.isdir(folder):
         what = f"the data set hf:{folder} cannot be read: there is no folder {short_path(folder)}"

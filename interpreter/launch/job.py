@@ -145,7 +145,7 @@ class TrainingJob:
         ranks_here: how many ranks this host has.
 
     Attributes:
-        oversubscribed: whether these are more than the processors that they may use.
+        oversubscribed: whether this host has more ranks than processors that they may use.
         size: samples of a micro-batch of the program.
     """
 

@@ -220,12 +220,16 @@ class OpenedCheckpoint:
         if missing := [name for name in needed if name not in state]:
             path = short_path(self.path)
             raise KeyError(f"the checkpoint {path} has no state {missing[0]}; it has {', '.join(state) or 'none'}")
-        reason, restore = "", None
+        reason, restore, failure = "", None, None
         try:
             restore = restore_function(values, pipeline, optimizer, names, info["optimizer"], with_settings)
         except MismatchError as error:
             reason = str(error)
+        except Exception as error:  # the other ranks would wait for this one
+            reason, failure = str(error), error
         reasons = [text for text in transport.all_gather(reason) if text]
+        if failure is not None:
+            raise failure
         if reasons or restore is None:
             raise files.mismatch(self.path, reasons[0])
         restore()

@@ -113,7 +113,8 @@ def restore_function(
         settings: the saved ones, as from `merged_settings`.
         with_settings: whether the optimizer gets them.
 
-    Raises MismatchError if the saved optimizer does not fit this one. Nothing is loaded before the function is called.
+    Raises MismatchError if the saved optimizer does not fit this one, TypeError if this one has a setting that cannot be
+    written as JSON, and ValueError as `Names.of`. Nothing is loaded before the function is called.
     """
     state = None if optimizer is None else _optimizer_state(values, optimizer, names, settings, with_settings)
 
@@ -140,7 +141,7 @@ def _optimizer_state(
     settings: Mapping[str, Any] | None,
     with_settings: bool,
 ) -> dict[str, Any]:
-    """Return the state dict to load into an optimizer. Raises MismatchError as `restore_function`."""
+    """Return the state dict to load into an optimizer. Raises the errors of `restore_function`."""
     kind = type(optimizer).__name__
     saved_kind, saved_groups = (None, []) if settings is None else (settings["kind"], settings["groups"])
     # By the name of a parameter: the saved settings of its group.

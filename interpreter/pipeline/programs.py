@@ -94,8 +94,7 @@ def with_depth(compile_with: Compile, parameters: Mapping[str, int], width: int,
         except ChimeraError as error:
             # E203: the schedule lacks one of the parameters, which may be D. So it is compiled without D, below.
             if all(d.code != "E203" for d in error.diagnostics):
-                started = f"{count_text(world, 'process')} that {'was' if world == 1 else 'were'} started"
-                note = f"D = {depth} follows from the {started}"
+                note = f"D = {depth} follows from the {count_text(world, 'rank')}"
                 raise ChimeraError(
                     replace(d, notes=tuple(note if n == given_note("D", depth) else n for n in d.notes))
                     for d in error.diagnostics

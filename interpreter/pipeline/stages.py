@@ -24,6 +24,7 @@ from chimerac.chimera_ir.boundary import Tensor as BoundaryTensor
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.program import Header
 from chimerac.interpreter.pipeline.weights import full_name
+from chimerac.interpreter.pipeline.world import check_world
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.messages import Boundary
 from chimerac.interpreter.runtime.model import Example, LayeredModel, Objective, Stage, fields_read
@@ -64,7 +65,6 @@ def held_stages(
     is neither a process group nor torchrun's environment.
     """
     from chimerac.interpreter.pipeline.programs import program_for  # with the compiler, whose import takes 0.2 s
-    from chimerac.interpreter.pipeline.world import check_world
 
     if process_group is not None or dist.is_initialized():
         rank, world = dist.get_rank(process_group), dist.get_world_size(process_group)

@@ -24,13 +24,13 @@ def check_world(program: Program, world: int) -> None:
         world: the number of ranks that were started, or of those in the pipeline's process group.
     """
     if world != program.world:
-        is_or_are, was_or_were = "is" if program.world == 1 else "are", "was" if world == 1 else "were"
+        are, there_are = "is" if program.world == 1 else "are", "there is" if world == 1 else "there are"
         replicas = count_text(program.header.width, "data-parallel replica")
         raise refuse(
             "E800",
-            f"{count_text(program.world, 'rank')} {is_or_are} needed and {world} {was_or_were} started",
+            f"{count_text(program.world, 'rank')} {are} needed, and {there_are} {world}",
             notes=(f"{replicas} x {count_text(program.header.ranks, 'pipeline rank')}",),
-            help=f"start them with: torchrun --nproc-per-node {program.world} ...",
+            help=f"start them with: torchrun --nproc-per-node {program.world} ...; a process group that is given needs as many",
         )
 
 

@@ -66,7 +66,7 @@ class Executor:
     """Executes the stream of one rank.
 
     Args:
-        objective: the loss and the precision.
+        objective: the loss, the precision, and how predictions are counted.
         stages: the stages of this rank, by number.
         boundary_table: for each stage of the model, the tensors that it passes to the next one; for the last stage, those that
             the loss takes.
@@ -143,7 +143,8 @@ class Executor:
                 call; it makes the call. The executor's part of the epilogue is called in the same way, with the number after
                 the last instruction.
 
-        Raises RankError, which names the instruction that failed, or the epilogue.
+        Raises RankError, which names the instruction that failed, or the epilogue. If the batch cannot be read before the first
+        instruction, it names this one.
         """
         if self._needs_rehearsal:
             self.rehearse(batch)

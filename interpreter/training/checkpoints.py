@@ -194,7 +194,7 @@ class Checkpoints:
     def _prepare_folder(self) -> None:
         """Create the folder if it does not exist, and remove from it the incomplete saves of processes that were killed.
 
-        Raises ChimeraError E830 unless files can be written to it.
+        Raises ChimeraError E830 if that fails, or if no file can be written to it.
         """
         folder = self.settings.folder
         if folder is None:

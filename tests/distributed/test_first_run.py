@@ -68,7 +68,7 @@ def test_a_sharded_optimizer_gives_the_same_weights(results: Any) -> None:
 def test_a_wrong_number_of_ranks_is_one_finding_and_no_hang() -> None:
     run = run_command(*THREE_RANKS, RUN, "schedules/chimera.sched", "-p", "D=4")
     assert run.returncode == 1
-    assert run.stderr.count("error[E800]: 4 ranks are needed and 3 were started") == 1
+    assert run.stderr.count("error[E800]: 4 ranks are needed, and there are 3") == 1
     assert f'File "{ROOT}/interpreter' not in run.stderr, "a mistake of the user must not print a traceback of the interpreter"
 
 

@@ -173,7 +173,7 @@ def test_some_programs_by_hand_end_and_some_hang() -> None:
     assert ends.count(False) > 3 and ends.count(True) > 3, "the comparison needs programs of both outcomes"
 
 
-def test_a_run_is_a_function_of_its_seed_and_seeds_differ() -> None:
+def test_the_seed_decides_the_order_of_the_sends_and_seeds_differ() -> None:
     p = shipped("chimera", 4)
 
     def order_of_sends(seed: int) -> tuple[int, ...]:

@@ -80,7 +80,7 @@ def candidates(seed: int) -> Iterator[tuple[str, Program]]:
         if kind == "receives moved":
             p = with_moved_receives(r, p)
         if kind == "mutants":
-            p = next(mutants(p, r.choice([*INSTRUCTIONS]), 1, str(r.random())), p)
+            p = next(mutants(p, r.choice([*INSTRUCTIONS]), 1, str(r.random())), p)  # p itself if no mutant differs
         yield kind, p.with_header(machine=r.choice(MACHINES))
 
 

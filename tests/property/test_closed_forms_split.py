@@ -322,7 +322,7 @@ RANKING = [  # D = 8, F = I = W = 1: schedule, N, and the largest wall bubble of
 
 @pytest.mark.parametrize(("schedule", "N", "bubble_0", "bubble_01", "bubble_03"), RANKING)
 def test_transfers_change_the_ranking(schedule: str, N: int, bubble_0: int, bubble_01: Fraction, bubble_03: Fraction) -> None:
-    """Orders planned for hop 0 are simulated with other hops.
+    """Orders planned for hop 0 are simulated with this hop and with larger ones.
 
     At N = 32 chimera_zb is one of the two best at hop 0, and the fourth at both other hops.
     """

@@ -90,8 +90,8 @@ def test_a_shuffled_listing_is_correct_or_is_refused_with_findings(text: str) ->
         assert not find_error(p, range(1))
 
 
-# Tasks of a listing. Those of ACTIONS are for the next micro-batch; R(0) is there twice, so that it is drawn more often. Those
-# of NAMED name their micro-batches.
+# Tasks of a listing. Those of ACTIONS name no micro-batch; R(0) is there twice, so that it is drawn more often. Those of NAMED
+# name their micro-batches.
 ACTIONS = ("F(0)", "B(0)", "I(0)", "I(1)", "W(0)", "W(1)", "W", "R(0)", "R(0)")
 NAMED = ("F(0, 2)", "F(0, 0 .. 1)", "B(0, 1)", "I(0, 1)", "I(1, 2)", "W(0, 1)", "W(1, 2)", "R(0, 1)")
 

@@ -45,7 +45,7 @@ def test_skip_connections_shared_modules_and_own_parameters_work_across_cuts() -
 
 
 class Marked(nn.Module):
-    """Puts a parameter of its own before the sequence. It uses the parameter between the calls of two layers."""
+    """Puts a parameter of its own before the sequence, outside of the calls of its layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Marked(nn.Module):
         return self.head(x)[:, 1:]
 
 
-def test_a_parameter_that_is_read_between_calls_is_trained_like_the_others() -> None:
+def test_a_parameter_that_is_read_outside_of_calls_is_trained_like_the_others() -> None:
     batches = random_batches(3, mask=False)
     model = cut(Marked, {"tokens": TOKENS}, loss=cross_entropy, targets=TOKENS)
     for before, losses in train(lambda: model, ["chimera", "chimera_zb"], batches).values():

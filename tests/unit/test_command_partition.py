@@ -54,7 +54,9 @@ def test_a_partition_goes_from_the_table_to_the_run(tmp_path: Path, capsys: pyte
         (["--memory", "1MB"], 1, "E709"),
     ],
 )
-def test_wrong_options_are_findings(words: list[str], status: int, fact: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_and_too_little_memory_are_refused(
+    words: list[str], status: int, fact: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["partition", *SCHEDULE, *MODEL, *words]) == status
     error = capsys.readouterr().err
     assert all(part in error for part in fact.split(": ", 1))  # a finding begins with error[E708], not with E708

@@ -52,8 +52,8 @@ def test_each_noun_of_the_sizes_agrees_with_its_own_count() -> None:
 
 def test_the_finding_about_the_number_of_ranks_agrees_with_its_counts() -> None:
     [finding] = findings_of_call(check_world, compile_text(ONE).program, 2)
-    assert finding.message == "1 rank is needed and 2 were started"
+    assert finding.message == "1 rank is needed, and there are 2"
     assert finding.notes == ("1 data-parallel replica x 1 pipeline rank",)
     [finding] = findings_of_call(check_world, compile_text(ONE, width=2).program, 1)
-    assert finding.message == "2 ranks are needed and 1 was started"
+    assert finding.message == "2 ranks are needed, and there is 1"
     assert finding.notes == ("2 data-parallel replicas x 1 pipeline rank",)

@@ -126,7 +126,7 @@ def test_stdin_can_be_one_of_the_two_programs_but_not_both(
     assert "E002]: both programs are -, and stdin has only one" in capsys.readouterr().err
 
 
-def test_a_file_and_its_schedule_are_equal_and_no_input_is_overwritten(tmp_path: Path) -> None:
+def test_a_file_and_its_schedule_are_equal_and_an_input_is_refused_as_the_output(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
     assert main(["zb_v", "-p", "D=2", "-p", "N=4", "--emit", "torch-csv", "-o", str(path)]) == 0
     schedule = tmp_path / "zb.sched"

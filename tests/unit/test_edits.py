@@ -70,7 +70,7 @@ def test_a_changed_division_keeps_the_parentheses_of_its_divisor_or_replaces_the
         ("not s < m", "not (not s < m)"),
     ],
 )
-def test_a_negated_comparison_keeps_its_operands_with_their_parentheses(condition: str, opposite: str) -> None:
+def test_a_negated_condition_keeps_its_operands_with_their_parentheses(condition: str, opposite: str) -> None:
     given = schedule(f"order ticks {{\n  F p(s, m) when {condition} at s\n}}").statements[-1]
     assert isinstance(given, n.Ticks) and given.rules[0].condition is not None
     assert negated(given.rules[0].condition) == opposite

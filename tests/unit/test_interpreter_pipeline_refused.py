@@ -103,7 +103,7 @@ def split_into(counts: Sequence[int]) -> Callable[[], object]:
     ("call", "error", "message"),
     [
         (lambda: pipeline("1f1", Alone()), ChimeraError, "did you mean '1f1b'"),
-        (lambda: pipeline("1f1b", Alone(), parameters={"D": 2, "N": 2}), ChimeraError, "E800: 2 ranks are needed and 1"),
+        (lambda: pipeline("1f1b", Alone(), parameters={"D": 2, "N": 2}), ChimeraError, "E800: 2 ranks are needed, and"),
         (lambda: pipeline("1f1b", Alone(), parameters={"N": 2, "X": 1}), ChimeraError, "has no parameter 'X'"),
         (split_into([3, 5]), ChimeraError, "E708: split 3,5 is for 2 stages, and the program has 1"),
         (split_into([7]), ChimeraError, "E708: split 7 has 7 layers, and Net has 8"),

@@ -27,7 +27,7 @@ def test_d_follows_from_the_number_of_processes(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("WORLD_SIZE", "5")
     with pytest.raises(ChimeraError, match="E210") as error:
         plan()
-    assert error.value.diagnostics[0].notes == ("D = 5 follows from the 5 processes that were started",)
+    assert error.value.diagnostics[0].notes == ("D = 5 follows from the 5 ranks",)
 
 
 def test_a_schedule_without_d_keeps_its_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_line_ends_and_a_byte_order_mark_are_replaced_by_as_many_characters() ->
 
 
 def expressions(node: Any) -> Iterator[n.Expr]:
-    """Yield every expression below a node of the tree."""
+    """Yield the outermost expressions of a node of the tree, or of a tuple of nodes."""
     if isinstance(node, n.Expr):
         yield node
     elif isinstance(node, tuple):

@@ -1,4 +1,4 @@
-"""Traces of the simulator: valid trace events, and the makespan and the bubbles of the report can be computed from them."""
+"""Traces of simulated and measured iterations: valid trace events, from which the makespan and the bubbles can be computed."""
 
 from __future__ import annotations
 

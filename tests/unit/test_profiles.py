@@ -1,4 +1,4 @@
-"""Profiles: their JSON form, those of published hardware, the options --profile and --link, and the drawing of compare."""
+"""Profiles: their JSON form, those of published hardware, --profile, --link and --precision, and the drawing of compare."""
 
 from __future__ import annotations
 

@@ -114,14 +114,14 @@ def test_the_plan_of_the_tour_follows_the_answers(capsys: pytest.CaptureFixture[
         output = capsys.readouterr()
         (command,) = re.findall(r"^\$ chimerac (plan .*)$", output.out, re.MULTILINE)
         assert f"--batch {batch} --memory {memory}" in command
-        assert ("Nothing fits" in output.out) == ("error[E718]" in output.err) == (memory == "1GiB")
+        assert ("There is no plan" in output.out) == ("error[E718]" in output.err) == (memory == "1GiB")
         assert (f"chimerac {command} -o plan.yaml" in output.out) == (memory != "1GiB")
 
 
 def test_ctrl_c_in_the_plan_of_the_tour_ends_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Guide, "command", lambda self, *words: 130)
     assert main(["tour", "autotune"]) == 130
-    assert "Nothing fits" not in capsys.readouterr().out
+    assert "There is no plan" not in capsys.readouterr().out
 
 
 def test_wrong_answers_are_asked_again_and_q_ends_the_tour(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:

@@ -1,6 +1,6 @@
 """Edits that may turn the text of a schedule into what its author meant. Each is tried before it is suggested.
 
-Edits of constants come before edits of signs, and small edits before large ones.
+Edits of constants come before edits of signs, and most small edits before large ones.
 """
 
 from chimerac.compiler.diagnose.edits.listings import count_edits, listing_edits

@@ -163,7 +163,7 @@ class Profile:
         processes: how many busy processes shared the host during the measurement.
         versions: of the packages, by name.
         source: how these figures were found.
-        overhead: what each task takes besides its layers.
+        overhead: what a stage takes besides its layers, for each kind of task and micro-batch.
         sizes: sorted by their samples.
         point_to_point: the link between two ranks.
         all_reduce: one entry for each number of ranks that was measured; may be empty.

@@ -29,7 +29,8 @@ class PeerLostError(InterpreterError):
     """Another rank has failed or ended, cannot be reached, does not answer, or was waited for too long.
 
     Args:
-        peer_ended: a connection was closed. The launcher, or the rank that ended, may then report why that rank ended.
+        peer_ended: the wait has failed and not timed out, most often because a rank has ended. The launcher, or that rank, may
+            then report why.
         hanging: the ids of the processes of ranks on this host that do not answer.
     """
 

@@ -67,7 +67,7 @@ OTHERS: Mapping[str, str] = {
     "max": "`max(a, b, ...)`: the greatest of its arguments",
 }
 LIMITS: Mapping[str, str] = {
-    "activations": "micro-batches that are alive on a rank at once, counted separately for each of its stages",
+    "activations": "micro-batches that are alive on a rank at once; one that is alive on two of its stages counts twice",
     "receive_buffers": "received values that a rank holds, and values for which it has posted a receive",
     "weight_copies": "copies of stages, with their weights, that a rank holds",
 }

@@ -10,9 +10,9 @@ import json
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
-from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, Fwd, Instruction, Recv, Send, Task
+from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, Free, Fwd, Instruction, Recv, Send, Task
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textline import instruction_text
 
@@ -82,8 +82,10 @@ def category(i: Instruction) -> str:
             return "task"
         case AllReduce():
             return "all-reduce"
-        case _:
+        case Send() | Recv() | Free():
             return "transfer"
+        case _:
+            assert_never(i)
 
 
 def rank_names(process: int, name: str, lanes: int = 1) -> Iterator[Event]:

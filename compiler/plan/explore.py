@@ -239,6 +239,8 @@ def _nothing_possible(problem: Problem, all_reasons: Sequence[str]) -> ChimeraEr
     notes = tuple(f"{count} of {len(all_reasons)} configurations: {reason}" for reason, count in reasons)
     help = "the number of replicas divides both the ranks and the samples: give numbers with common divisors, and D that a "
     help += "schedule allows; a replica has at most one rank for each layer; --micro-batch and -p leave fewer to try"
+    if all_reasons and all(reason.startswith("E3") for reason in all_reasons):  # findings of orders
+        help = "compile the schedule by itself, for instance with `chimerac SCHEDULE -p D=4`, and correct its order"
     return refuse("E719", message, notes=notes, help=help)
 
 

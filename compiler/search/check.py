@@ -74,7 +74,7 @@ def problems(c: dict[str, Any], program: Program) -> Iterator[str]:
     place = _places(program)
     order, kinds = tasks_of(program), kinds_of(program)
     last, top = kinds[-1], program.header.stages - 1  # the kind that frees a micro-batch; the last stage
-    cost = {(k, s): x for k in kinds for s, x in enumerate(c["costs"][k])}
+    cost = _costs(c, kinds)
     own = {"F": program.costs.FWD, "B": program.costs.BWD, "I": program.costs.BWD_INPUT, "W": program.costs.BWD_WEIGHT}
     for k in kinds:
         if list(c["costs"][k]) != list(own[k]):
@@ -122,11 +122,30 @@ def bounds_of_ranks(
         limits: of each rank, None without one.
     """
     kinds, place = kinds_of(program), _places(program)
-    cost = {(k, s): x for k in kinds for s, x in enumerate(c["costs"][k])}
+    cost = _costs(c, kinds)
     for r, tasks in enumerate(tasks_of(program)):
         if tasks:
             top = program.header.stages - 1
             yield r, *_bound(tasks, cost, c["links"], place, kinds, c["activations"], limits[r], top)
+
+
+def bound_of_all_ranks(c: dict[str, Any], program: Program, limits: Sequence[int | None]) -> int:
+    """Return the greatest of the bounds of the ranks, 0 without tasks.
+
+    Args:
+        c: the content of the certificate.
+        limits: of each rank, None without one.
+    """
+    return max((_value(found) for _, found, _ in bounds_of_ranks(c, program, limits)), default=0)
+
+
+def _costs(c: dict[str, Any], kinds: str) -> dict[tuple[str, int], int]:
+    """Return the cost of each kind of task of each stage.
+
+    Args:
+        c: the content of the certificate.
+    """
+    return {(k, s): x for k in kinds for s, x in enumerate(c["costs"][k])}
 
 
 def _places(program: Program) -> dict[tuple[int, int], int]:
@@ -176,7 +195,7 @@ def memory_bound(c: dict[str, Any], program: Program) -> float:
             of_micro_batches[m] += held[s] if k == "F" else 0
         if max(of_micro_batches.values(), default=0) > limit:
             return float("inf")
-    return max((_value(found) for _, found, _ in bounds_of_ranks(c, program, limits)), default=0)
+    return bound_of_all_ranks(c, program, limits)
 
 
 def _lower_limits(c: dict[str, Any]) -> list[int]:
@@ -349,7 +368,7 @@ def _verdict(c: dict[str, Any], program: Program, is_solved: bool) -> Iterator[s
         is_solved: whether the solver has proved its bounds again.
     """
     makespan, bound = c["makespan"], c["bound"]
-    if is_solved or bound <= max((_value(found) for _, found, _ in bounds_of_ranks(c, program, c["limits"])), default=0):
+    if is_solved or bound <= bound_of_all_ranks(c, program, c["limits"]):
         yield f"makespan {makespan}, bound {bound}: both hold, and so do the limits"
     else:
         yield f"makespan {makespan} holds, and so do the limits"

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.compiler.library import find
 from chimerac.interpreter import Pipeline, load_checkpoint, save_checkpoint
 from chimerac.interpreter.pipeline.programs import program_for
@@ -161,6 +162,24 @@ def test_an_optimizer_of_other_parameters_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match=r"the optimizer has a parameter of shape \[7\] that the pipeline does not have"):
         on_ranks(1, loop)
+
+
+def test_no_rank_waits_for_one_whose_optimizer_cannot_be_restored(tmp_path: Path) -> None:
+    errors: dict[int, str] = {}
+
+    def loop(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+        train(pipe, optimizer, scheduler, range(1))
+        save_checkpoint(tmp_path / "own", pipe, optimizer)
+        if pipe.rank == 1:
+            optimizer.param_groups[0]["lr"] = object()
+        with pytest.raises((TypeError, ChimeraError)) as caught:
+            load_checkpoint(tmp_path / "own", pipe, optimizer)
+        errors[pipe.rank] = f"{type(caught.value).__name__}: {caught.value}"
+
+    on_ranks(2, loop)
+    reason = "the setting lr of the optimizer has the type object, which cannot be saved"
+    assert errors[1].startswith(f"TypeError: {reason}")
+    assert errors[0].startswith("ChimeraError: ") and reason in errors[0]
 
 
 def test_nothing_is_loaded_if_a_state_is_missing(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from chimerac.chimera_ir.profile import TIMES, LayerTimes, profile_from_json, profile_to_json
 from chimerac.compiler.command import plan as command
 from chimerac.compiler.command.main import main
+from chimerac.compiler.library import find
 from chimerac.compiler.plan import explore
 from chimerac.compiler.plan.explore import PlanResult
 from chimerac.interpreter.launch.options import parse_options
@@ -123,6 +124,18 @@ def test_bad_input_is_a_finding(given: dict[str, str], code: str, fact: str, cap
     assert f"error[{code}]" in output.err and fact in output.err
 
 
+def test_a_schedule_whose_order_never_finishes_is_impossible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its sizes are allowed, so only its compilation shows that it is impossible."""
+    stuck = tmp_path / "stuck.sched"
+    text = find("1f1b").text
+    stuck.write_text(text.replace("B(s, m) at 2*D - 1 - s + 2*m", "B(s, m) at s + 2*m - 1"))
+    assert stuck.read_text() != text
+    assert main(["plan", str(stuck), *words_of({"--memory": "1GiB"})]) == 1
+    error = capsys.readouterr().err
+    assert "error[E719]" in error and "E304: the order deadlocks" in error
+    assert "compile the schedule by itself" in error
+
+
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_profiles_in_two_precisions_are_compared(factor: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In bfloat16, every layer takes `factor` times as long as in float32."""
@@ -138,8 +151,10 @@ def test_profiles_in_two_precisions_are_compared(factor: float, tmp_path: Path, 
     dtype, other = ("bf16", "float32") if factor < 1 else ("fp32", "bfloat16")
     assert found["settings"]["dtype"] == dtype and f'dtype: "{dtype}"' in plan.read_text()
     assert main(words) == 0
-    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.lstrip().startswith(f"in {other}"))
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = (line for line in lines if line.lstrip().startswith(f"in {other}"))
     assert f" {speeds[other]:.1f} " in row
+    assert "the row of another precision has the best configuration in it" in lines
     assert main([*words, "--profile", str(half)]) == 2
     assert "two profiles have times in bfloat16" in capsys.readouterr().err
     assert main([*words, "-o", str(half)]) == 2 and "the file of --profile" in capsys.readouterr().err

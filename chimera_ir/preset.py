@@ -59,7 +59,8 @@ class Preset:
             seq_len: None for that of the preset.
             blocks: the number of layers whose names have a number; None for that of the preset.
 
-        Raises ChimeraError: E801 where the model cannot have this number of blocks, E821 for a sequence that is too long.
+        Raises ChimeraError: E801 where this description cannot be changed to this number of blocks, E821 for a sequence that
+        is too long.
         """
         if seq_len is not None:
             check_positions(self.name, seq_len, self.positions)
@@ -96,7 +97,8 @@ class Preset:
         if not numbered:
             raise refuse(
                 "E801",
-                f"model '{self.name}/{blocks}': its blocks differ from each other, so their number is fixed",
+                f"model '{self.name}/{blocks}': its blocks differ from each other, so the description of {self.name} "
+                "does not say how large another number of them is",
                 help=f"describe it: {describe_command(f'{self.name}/{blocks}')}",
             )
         repeated = max(numbered, key=lambda n: self.layers[n].get("times", 1))

@@ -13,8 +13,9 @@ lower             program of tasks, times -> program                       lower
 verify            program -> the same program, verified             E4xx   verify/
 
 Two passes raise other codes too: resolve E002, and order_tasks E205, E206 and E211. Between the passes, size.py checks limits
-(E211). The passes raise ChimeraError with facts, and at most with help that follows from them. The functions here, except
-`compile_replica`, catch it, and help_with_... (diagnose/help.py) adds help that has to be searched for.
+(E211). The passes raise ChimeraError with facts, and at most with help that follows from them; for a wrong placement, resolve
+searches for a right one. The functions here, except `compile_replica`, catch the error, and help_with_... (diagnose/help.py)
+adds help that has to be searched for.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class Progress:
 
     def show_memory(self, least: LeastMemory) -> None:
         """Show what a search for the least memory knows."""
-        self.show_text(f"a rank holds at most {least.level:,}, at least {least.ruled_out + 1:,}")
+        self.show_text(f"no rank holds more than {least.level:,}; at least {least.ruled_out + 1:,} are needed")
 
     def show_state(self, state: State) -> None:
         """Show what a search for an order knows."""

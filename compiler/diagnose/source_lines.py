@@ -32,7 +32,7 @@ def suggest_arranging(error: ChimeraError, arranged: Program, keep: bool = False
     if findings(arranged):
         return error
     machine = arranged.header.machine
-    help = f"use --for {machine}, which puts all transfers and collectives in one order; tried: it then ends on {machine}"
+    help = f"use --for {machine}, which arranges transfers and collectives for it; tried: it then ends on {machine}"
 
     def helped(d: Diagnostic) -> Diagnostic:
         keeps = keep and d.help not in (NOTHING_FOUND, collectives.NOTHING_FOUND)

@@ -40,7 +40,7 @@ def create_backend(name: str, store: Store, rank: int, world: int, timeout: time
 
 def all_reduce(backend: Any, buffer: Tensor) -> Any:
     """Launch an all-reduce (sum) of a tensor, in place, and return torch's handle of it."""
-    buffer = torch.view_as_real(buffer) if buffer.is_complex() else buffer  # backends do not support complex numbers
+    buffer = torch.view_as_real(buffer) if buffer.is_complex() else buffer  # that of gloo supports no complex numbers
     options = dist.AllreduceOptions()
     options.asyncOp = True
     return backend.allreduce([buffer], options)

@@ -16,8 +16,9 @@ from typing import Literal, NamedTuple
 
 from chimerac.chimera_ir.program import Program
 
-# What a wait is for. A transfer or an all-reduce belongs to an instruction. `all` is a collective of all ranks outside the
-# streams. `other` is the rendezvous, the creation of connections or of shared memory, or a broadcast.
+# What a wait is for. A transfer or an all-reduce belongs to an instruction, but not where connections are used for the first
+# time, or links are measured. `all` is a collective of all ranks outside the streams. `other` is the rendezvous, the creation
+# of connections or of shared memory, or a broadcast.
 Kind = Literal["receive", "send", "all-reduce", "all", "other"]
 
 # The columns of the position, each an int64.
@@ -66,8 +67,8 @@ class Status:
     Attributes:
         collectives: how many collectives of all ranks (kind `all`) it has begun.
         awaited: what it waits for; None while it computes.
-        posted: the number of its instruction that posted the awaited transfer or all-reduce; for the kind `all`, the number of
-            the collective, counted as in `collectives`; for the kind `other` it means nothing.
+        posted: the number of its instruction that posted the awaited transfer or all-reduce, NONE if no run had begun; for the
+            kind `all`, the number of the collective, counted as in `collectives`; for the kind `other` it means nothing.
         waited_s: how long it has waited, in seconds.
     """
 

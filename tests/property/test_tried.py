@@ -348,7 +348,7 @@ def test_arranging_works_if_it_is_suggested(tmp_path: Path, capsys: pytest.Captu
             verify_program(p)
         except ChimeraError as error:
             named = re.search(
-                r"use --for (\w+), which puts all transfers and collectives in one order; tried", error.diagnostics[0].help
+                r"use --for (\w+), which arranges transfers and collectives for it; tried", error.diagnostics[0].help
             )
             if not named:
                 continue

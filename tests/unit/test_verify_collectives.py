@@ -114,7 +114,7 @@ def test_collectives_in_several_orders_can_be_arranged(tmp_path: Path, capsys: p
     path.write_text(program_to_json(three_ranks((0, 2), (1, 0), (2, 1))))
     assert main([str(path)]) == 1
     assert (
-        "or use --for window, which puts all transfers and collectives in one order; tried: it then ends on window"
+        "or use --for window, which arranges transfers and collectives for it; tried: it then ends on window"
         in capsys.readouterr().err
     )
     assert main([str(path), "--for", "window", "--emit", "json"]) == 0

@@ -23,6 +23,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, render
 from chimerac.chimera_ir.files import write_stderr
 from chimerac.chimera_ir.optimizers import OPTIMIZERS
 from chimerac.interpreter.adapters.own import LOSS_NAMES, check_own, is_own, unread_option
+from chimerac.interpreter.launch.failures import end_with
 from chimerac.interpreter.launch.record import check_output
 from chimerac.models.presets import check_sequence
 
@@ -53,8 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # torch and the modules that use it take 2.6 s to import. The errors above are reported before that.
     if "RANK" not in os.environ:
         return _launch(parser, options.ranks, options.device, options.output, given)
-    from chimerac.interpreter.launch.failures import end_with  # imports torch: 2.6 s
-    from chimerac.interpreter.profiling.measure import Choice, measure
+    from chimerac.interpreter.profiling.measure import Choice, measure  # imports torch: 2.6 s
     from chimerac.interpreter.transport.rendezvous import rendezvous
 
     try:

@@ -81,8 +81,8 @@ def test_the_boundary_table_has_for_each_stage_the_dtype_that_autocast_gives_its
         return [spec.dtype for specs in pipe.boundary_table for spec in specs]
 
     dtypes_of_ranks = in_loopback("1f1b", {"D": 2, "N": 2}, lambda: NormsAndLinear(blocks=2), run, autocast=BF16, split=(2, 2))
-    # Stage 0 ends with a norm, which autocast on CPUs leaves in the dtype of its input, here float32. Stage 1 ends with a linear.
-    # Both ranks have the same table.
+    # Stage 0 ends with a norm, which autocast on CPUs leaves in the dtype of its input, here float32. Stage 1 ends with a
+    # linear. Both ranks have the same table.
     assert dtypes_of_ranks == [["float32", "bfloat16"]] * 2
 
 

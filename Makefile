@@ -84,7 +84,7 @@ descriptions: $(READY) ## measure the presets' descriptions again, for chimerac 
 	$(BIN)/python -m tools.descriptions --write
 
 BENCHES = bench_runtime bench_instructions bench_timed bench_predicted bench_overlap bench
-bench: $(READY) ## compare runtime and compiler with torch's, timed stages with the simulation, and measure overlap (three quarters of an hour)
+bench: $(READY) ## compare runtime and compiler with torch's, timed stages with the simulation, and measure overlap (about an hour)
 	@status=0; for name in $(BENCHES); do $(BIN)/python -m tools.$$name || status=1; echo; done; exit $$status
 
 coverage: $(READY) ## measure which lines the tests execute

@@ -35,7 +35,7 @@ class Tensor:
     Attributes:
         gradient: whether a gradient of the same shape is sent back.
         kept: whether a layer before this boundary keeps the memory of this tensor for its backward. A stage that ends here then
-            sends a copy.
+            passes on a copy, if its forward keeps its graph.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT

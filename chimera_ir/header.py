@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import ConfigDict, FailFast, Field
 
 from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.counts import count_text
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import STRICT, Id, Ids, Name, check_name
 from chimerac.chimera_ir.machines import Machine
@@ -109,7 +110,7 @@ class Header:
         if micro_batch * part % whole:
             raise refuse(
                 "E804",
-                f"micro-batches of {micro_batch} samples cannot be cut to {part}/{whole} of their size",
+                f"{part}/{whole} of {count_text(micro_batch, 'sample')} is not a whole number of samples",
                 notes=(f"{self.schedule} runs micro-batches of size {part}/{whole}",),
                 help=f"give --micro-batch a multiple of {whole}",
             )

@@ -13,14 +13,14 @@ NESTING = 100  # nesting of an expression, or of blocks; the terms of a sum and 
 MAGNITUDE = 2**61  # magnitude of any value
 
 # of a program, whether compiled or read
-RANKS = 2**16  # ranks × width; stages; micro-batches of a group; parts of a size; window
+RANKS = 2**16  # ranks × width; stages; micro-batches of a group; parts of a size; window; members of a family of pipes
 PIPES = 2**12  # pipes
 CELLS = 2**18  # pipes × stages × width, a stage counted again for each tied set that names it; all-reduces of all ranks
 TASKS = 2**21  # tasks × width, counted as at least two for every stage and micro-batch
 INSTRUCTIONS = 4 * TASKS + CELLS  # instructions of all ranks
 MEMBERS = 2**24  # ranks named by all gradient all-reduces together: for each group, its ranks squared
 COST = 2**40  # cost of a task, or of a hop
-TIME = 2**61  # all costs of a program added up
+TIME = 2**61  # all costs or times of a program added up; a time of a timeline, and its scale
 
 # of the work that a schedule's text causes
 FORMULAS = 2**14  # pipes × rules of a ticks order; pipes × stage clauses
@@ -32,4 +32,4 @@ WORK = 2**24  # operations of a compilation: placing tasks, and computing expres
 FILE = 2**30  # bytes of any file that the compiler reads; characters of a program or a timeline
 HEADER = 2**25  # characters of a description, profile or partition, a program without instructions, a timeline without columns
 INSTRUCTION = 2**20  # characters of an instruction
-FIELDS = 1024  # fields of a JSON object
+FIELDS = 1024  # fields of a JSON object; words NAME=VALUE in a line of a program

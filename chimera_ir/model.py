@@ -285,7 +285,7 @@ def _adapter() -> TypeAdapter[ModelFile]:
 def model_to_json(model: ModelDescription) -> str:
     """Return the canonical JSON text of a model description: one layer a line.
 
-    Raises ChimeraError E703 or E704 if it cannot be read back, as for a layer whose name has 200 characters.
+    Raises ChimeraError E701, E703 or E704 if it cannot be read back, as for a layer whose name has 200 characters.
     """
     text = "".join(_lines(model))
     model_from_json(text, f"the description of {model.name}")

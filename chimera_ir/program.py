@@ -54,7 +54,8 @@ class Program:
 
     Attributes:
         offsets: stream g is rows offsets[g] .. offsets[g + 1] - 1 of `table`.
-        micro_batch_lists: the distinct tuples of micro-batch ids.
+        micro_batch_lists: the distinct tuples of micro-batch ids. For each micro-batch m of the header, entry m is (m,); the
+            others follow.
         collectives: the distinct instructions with a field `ranks`.
         partition: the layers of each stage; None if the program does not name them.
 
@@ -85,7 +86,7 @@ class Program:
 
     @cached_property
     def recomputed_stages(self) -> tuple[int, ...]:
-        """Return the stages some of whose forwards keep only their inputs and are run again, ascending."""
+        """Return the stages some of whose forwards have `recompute`, ascending; in an evaluation program it has no effect."""
         t = self.table
         return tuple(np.unique(t.stage[(t.op == Op.FWD) & (t.flags & RECOMPUTE > 0)]).tolist())
 

@@ -78,21 +78,19 @@ def string(text: str, at: int) -> tuple[str, int]:
     return value, end
 
 
-def end_of(text: str, at: int, depth: int = 0) -> int:
-    """Return the position after the value that begins here, or after the end of the outermost open bracket.
-
-    Args:
-        depth: the number of brackets that are open here; 0 if a value begins here.
+def end_of(text: str, at: int) -> int:
+    """Return the position after the value that begins here.
 
     Only strings are checked: outside of brackets any characters up to white space or a delimiter are a value.
 
     Raises JSONDecodeError if no value begins here, if a string is not valid, or if a bracket has no end.
     """
-    if not depth and text[at : at + 1] not in ('"', "[", "{"):
+    if text[at : at + 1] not in ('"', "[", "{"):
         found = _SCALAR.match(text, at)
         if not found:
             raise JSONDecodeError("Expecting value", text, at)
         return found.end()
+    depth = 0  # the number of brackets that are open
     while found := _QUOTE_OR_BRACKET.search(text, at):
         if found[0] == '"':
             _, at = scanstring(text, found.end(), True)

@@ -51,7 +51,7 @@ def instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:
     Args:
         pipes: numbers of pipes, by name.
 
-    Raises UnreadableError.
+    Raises UnreadableError, or another ValueError for a number with more digits than Python converts (by default 4300).
     """
     op = text.split(maxsplit=1)[0] if text else ""
     found = op in _FORMS and len(text) <= limits.INSTRUCTION and _PATTERNS[op].fullmatch(text)

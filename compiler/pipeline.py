@@ -125,8 +125,8 @@ def verify_program(program: Program) -> Program:
     """Return the given program, which `compile_source` has not made, if every check passes.
 
     Raises ChimeraError with the findings of the first checks that fail. A finding about a hang (E440), or about collectives in
-    different orders (E453), has as help changes that correct the program, if any were found: moves, a larger window, or
-    arranging the program for its machine.
+    different orders (E453), has as help what was found, if anything was: moves, a larger window, other machines on which the
+    program ends, or arranging it for its machine. After moves the program may still have other findings.
     """
     try:
         return verify(program)

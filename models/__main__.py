@@ -71,7 +71,7 @@ def _description(options: argparse.Namespace) -> ModelDescription:
     name, samples, length = options.model, options.micro_batch, options.seq_len
     if not is_own(name):
         check_sequence(name, length)
-    # torch takes 2 s to import. Errors in options are reported before that.
+    # torch takes 2 s to import. Most errors in options are reported before that.
     from chimerac.interpreter.runtime.describe import describe
     from chimerac.models.families import preset
 

@@ -21,7 +21,7 @@ AnyTask = Fwd | Bwd | BwdInput | BwdWeight | Recompute
 
 
 class WrongError(Exception):
-    """The program deadlocks, reads a value that does not exist, or computes a wrong result."""
+    """The program is wrong: for instance it deadlocks, reads a value that does not exist, or computes a wrong result."""
 
 
 class Execution:

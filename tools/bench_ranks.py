@@ -1,6 +1,6 @@
 """What the benchmarks on real ranks have in common: they start gloo ranks, run rounds, compare times and record tables.
 
-A benchmark is one module. Its command starts it again as ranks (`on_ranks`), and each rank calls `run_rank`.
+A benchmark is one module. Its command starts it again as ranks (`on_ranks` or `at_once`), and each rank calls `run_rank`.
 """
 
 from __future__ import annotations

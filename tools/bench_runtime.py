@@ -73,18 +73,19 @@ GOALS = {
     "tiny, N=64": [("ours 1f1b", "torch 1F1B", 0.80), ("ours gpipe", "torch GPipe", 1.00)],
 }
 _ALL_OF_TORCH = [f"torch {name}" for name in THEIRS]
-# By model: the loops that run one after another in a round. Those of a goal are in one group, or in several: a ratio has the
-# rounds of all of them. The goals beside torch's 1F1B are the closest, so these loops are measured most often.
+_OF_GPT = [
+    ["ours gpipe", "torch GPipe"],
+    ["ours chimera", *_ALL_OF_TORCH],
+    ["ours chimera", f"ours {EAGER}", "chimera by hand"],
+    ["ours chimera", "ours on one rank", "alone"],
+    ["ours interleaved", "ours zb_v"],
+]
+# By run: the loops that run one after another in a round. Those of a goal are in one group, or in several: a ratio has the
+# rounds of all of them. The closer a ratio is to its goal, the more often it is measured.
 GROUPS = {
-    GPT: [
-        *[["ours 1f1b", "ours chimera", "torch 1F1B"]] * 3,
-        ["ours gpipe", "torch GPipe"],
-        ["ours chimera", *_ALL_OF_TORCH],
-        ["ours chimera", f"ours {EAGER}", "chimera by hand"],
-        ["ours chimera", "ours on one rank", "alone"],
-        ["ours interleaved", "ours zb_v"],
-    ],
-    TINY: [
+    "GPT, N=8": [*[["ours 1f1b", "torch 1F1B"]] * 8, *[["ours chimera", "torch 1F1B"]] * 3, *_OF_GPT],
+    "GPT, N=16": [["ours 1f1b", "torch 1F1B"], *[["ours chimera", "torch 1F1B"]] * 3, *_OF_GPT],
+    "tiny, N=64": [
         ["ours 1f1b", "torch 1F1B"],
         ["ours gpipe", "torch GPipe"],
         ["ours interleaved", "torch Interleaved1F1B"],
@@ -148,7 +149,7 @@ def alone(z: Sizes, micro_batches: int) -> Callable[[], None]:
     return bench_bare.alone(model.build_stage(range(len(model.layers)), SEED), tokens_of(z, micro_batches))
 
 
-def measure(job: str, z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
+def measure(job: str, run: str, rounds: int) -> dict[str, Any]:
     """Return what this rank has measured. A runner is one of the loops that are compared.
 
     times: for each group of GROUPS, by runner of this job, the seconds of each round. counts: by schedule of ours, the number
@@ -157,7 +158,10 @@ def measure(job: str, z: Sizes, micro_batches: int, rounds: int) -> dict[str, An
 
     Args:
         job: one of JOBS.
+        run: one of RUNS.
+        rounds: multiplied by the factor of the run.
     """
+    z, micro_batches, factor = RUNS[run]
     runners: dict[str, Callable[[], None]] = {}
     counts, pipes = {}, dict[str, BoundPipeline]()
     if job == "torch":
@@ -172,9 +176,9 @@ def measure(job: str, z: Sizes, micro_batches: int, rounds: int) -> dict[str, An
             runners[f"ours {name}"], pipes[f"ours {name}"] = ours(name, z, micro_batches, transport)
             counts[name] = len(pipes[f"ours {name}"].executor.stream)
         runners["chimera by hand"] = by_hand(z, micro_batches)
-    times: list[dict[str, list[float]]] = [{name: [] for name in group if name in runners} for group in GROUPS[z]]
+    times: list[dict[str, list[float]]] = [{name: [] for name in group if name in runners} for group in GROUPS[run]]
     waits: dict[str, list[tuple[float, float, float]]] = {name: [] for name in pipes}
-    for group, name, seconds in timed_rounds(runners, rounds, GROUPS[z]):
+    for group, name, seconds in timed_rounds(runners, factor * rounds, GROUPS[run]):
         times[group][name].append(seconds)
         if name in pipes:
             figures = pipes[name].figures
@@ -184,7 +188,7 @@ def measure(job: str, z: Sizes, micro_batches: int, rounds: int) -> dict[str, An
 
 def measure_job(rounds: int, job: str) -> dict[str, Any]:
     """Return what `measure` finds for every run."""
-    return {name: measure(job, z, n, factor * rounds) for name, (z, n, factor) in RUNS.items()}
+    return {run: measure(job, run, rounds) for run in RUNS}
 
 
 def measure_all(rounds: int) -> dict[str, Any]:

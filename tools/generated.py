@@ -53,7 +53,10 @@ def modules(_: str) -> str:
 
 
 def _first_sentence(doc: str) -> str:
-    """Return the first sentence, without its full stop. It ends where a space and a capital letter follow the stop."""
+    """Return the first sentence, without its full stop.
+
+    It ends where a stop comes after a letter or a digit, and a space and a capital letter follow.
+    """
     paragraph = " ".join(doc.split("\n\n")[0].split())
     return re.split(r"(?<=\w[.?])\s(?=[A-Z])", paragraph)[0].rstrip(".").replace("|", "\\|")
 

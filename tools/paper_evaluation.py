@@ -5,8 +5,8 @@
 
 Every scheme gets its fastest configuration that fits, at each of several links (LINKS). PipeDream and PipeDream-2BW are closed
 forms (tools/asynchronous.py), and not executable. The configurations of the other schemes are those that `chimerac plan` finds.
-The times of layers are those of the shipped profile: the published times of one layer on a P100, scaled by multiplications and
-additions. Nothing is fitted to the published throughputs.
+The times of layers are those of the shipped profile: the published times of one layer on a P100, scaled by the costs of
+the layers. Nothing is fitted to the published throughputs.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     python -m tools.profiles --write    write
 
 For each GPU the forward and the backward time of one layer of BERT-large are published. The times of other layers are scaled
-from them by the layers' multiplications and additions: their costs in the shipped descriptions. Nothing is fitted to measured
-iterations.
+from them by the layers' costs in the shipped descriptions: multiplications and additions, and one operation for each number of
+the output. Nothing is fitted to measured iterations.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def profile_of(model: str, hardware: Hardware) -> Profile:
     reference = find_model(REFERENCE, samples=lambda b: b, micro_batch=SAMPLES, seq_len=SEQ_LEN).layers[LAYER].cost
     sizes = {samples: find_model(model, samples=lambda b: b, micro_batch=samples, seq_len=SEQ_LENS[model]) for samples in SIZES}
     source = (
-        f"Scaled by multiplications and additions from one layer of BERT-large on this GPU, {SAMPLES} samples of {SEQ_LEN} "
+        f"Scaled by the costs of the layers from one layer of BERT-large on this GPU, {SAMPLES} samples of {SEQ_LEN} "
         f"tokens in float32: {hardware.forward_ms} ms forward, {hardware.backward_ms} ms backward (layer costs published with "
         "Chimera, Li and Hoefler, SC'21, arXiv 2107.06925). The halves of a split backward are assumed to be equal, and a "
         f"recomputation takes what the forward takes. {hardware.link_source} Give another one with --link."

@@ -156,7 +156,7 @@ def _of_transformers(kind: str, micro_batch: int, length: int) -> Case:
 
     def whole() -> Whole:
         stage, module = whole_model(model, SEED), class_of(config)(config).train()
-        # Not strict: the stage gives its parameters, but not the buffers that are also in a state dict.
+        # Not strict: a state dict has every name of a shared parameter, and the stage may have only one of them.
         loaded = module.load_state_dict(stage.parameters_by_name(), strict=False)
         assert not loaded.unexpected_keys, f"transformers does not have {loaded.unexpected_keys}"
         return Whole(module, stage.reads)

@@ -24,7 +24,7 @@ from pathlib import Path
 from chimerac.chimera_ir.files import reason
 from tools import ROOT
 
-# The lists of pages in the navigation. A page that none of them names is in a last list, REST.
+# The lists of pages in the navigation. One of `pages` that none of them names is in a last list, REST.
 LISTS: dict[str, tuple[str, ...]] = {
     "Start": ("README", "tutorial", "examples", "editor", "playground", "comparison"),
     "Schedules": ("language", "bubbles", "schedules", "gallery", "viewer", "semantics", "errors"),
@@ -148,7 +148,7 @@ def _index(names: set[str]) -> str:
     """Return the first page, with the lists of the navigation.
 
     Args:
-        names: of all other pages.
+        names: of all other pages, without those of linked files and folders.
     """
     named = {name for listed in LISTS.values() for name in listed}
     lists = {**LISTS, REST: tuple(sorted(names - named))}
@@ -174,7 +174,8 @@ def build(sources: Path, output: Path) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the site and return the exit status.
 
-    It is 1 for a LinkError, 2 for a file that cannot be read or written, and otherwise that of Sphinx.
+    It is 1 for a LinkError, 2 for a file that cannot be read or written, and otherwise that of Sphinx; 0 with --sources, which
+    does not run Sphinx.
     """
     p = argparse.ArgumentParser(prog="python -m tools.site", description="Build the documentation site.")
     p.add_argument("-o", metavar="FOLDER", dest="output", default=str(ROOT / "build/site"), help="default build/site")

@@ -70,9 +70,9 @@ class Beside:
 
     Attributes:
         unit: of the measured times.
-        unit_of_cost: where the predicted times are costs, how long one unit of cost is, in `unit`. It is chosen so that all
-            tasks together take as long as measured; it is 1 if no task takes time in one of the two. None if predicted and
-            measured times have the same unit, or both have units of time.
+        unit_of_cost: where the predicted times are costs, or the measured ones are, how long one unit of the predicted times
+            is, in `unit`. It is chosen so that all tasks together take as long as measured; it is 1 if no task takes time in
+            one of the two. None if predicted and measured times have the same unit, or both have units of time.
         kinds: those with the largest difference first.
     """
 
@@ -150,7 +150,8 @@ def beside_lines(b: Beside) -> Iterator[str]:
     if b.unit_of_cost is not None:
         is_fitted = any(k.predicted for k in b.kinds) and any(k.measured for k in b.kinds)
         why = "all tasks together take as long as measured" if is_fitted else "no task takes time"
-        yield f"1 unit of cost is {number_text(b.unit_of_cost)} {b.unit}: {why}"
+        length = f"{number_text(b.unit_of_cost)} {b.unit}".rstrip()
+        yield f"1 unit of the predicted times is {length}: {why}"
     p, m = b.predicted, b.measured
     unit = f", in {b.unit}" if b.unit else ""
     rows = [_row("makespan", p.makespan, m.makespan), _row("last task ends", p.last_task_end, m.last_task_end)]

@@ -37,7 +37,7 @@ class Durations:
     Attributes:
         costs: of the tasks.
         latency, occupied: by row, read only at SENDs: a message arrives latency + occupied after it began, and its channel is
-            free for the next one after `occupied`.
+            free for the next one after `occupied`. On `paired` and `serial` the next one begins only after it has arrived.
         collectives: how long each of `Program.collectives` takes.
     """
 

@@ -69,7 +69,7 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None, stat
     if h.kind == "training":
         done = [f"{stage.removeprefix('stage ')} at {s.time(time)}" for stage, time in s.gradients_done.items()]
         yield f"gradients done  stage {', '.join(done[:MAX_STAGES])}{', ...' if len(done) > MAX_STAGES else ''}"
-    if program.recomputed_stages:
+    if h.kind == "training" and program.recomputed_stages:
         yield f"recomputed      stages {stages_text(program.recomputed_stages)}   (their forwards run again)"
     verdicts = machines(ProgramIndex(program))  # by machine, whether the program ends on it
     ending, hanging = (

@@ -100,15 +100,20 @@ class Simulation:
     def collective_times(self) -> tuple[Ints, Ints]:
         """Return when each of `Program.collectives` began and ended.
 
-        Where collectives have no nodes (`Waits`), each takes no time and begins at its last launch.
+        Where collectives have no nodes (`Waits`), they take no time.
         """
         p, first = self.program, self.waits.collective
         if first is not None:
             return self.node_start[first - len(p) :], self.node_end[first - len(p) :]
         rows = np.flatnonzero(p.table.op == Op.ALLREDUCE)
-        launched = np.zeros(len(p.collectives), np.int64)
-        np.maximum.at(launched, p.table.operand[rows], self.timeline.end[rows])
-        return launched, launched
+        collectives, next_ranks = p.table.operand[rows], np.flatnonzero(np.diff(p.rank_of[rows])) + 1
+        begun, at_launch = np.zeros(len(p.collectives), np.int64), self.timeline.end[rows]
+        while True:  # until each collective begins after its launches and after those before it in the streams of its members
+            np.maximum.at(begun, collectives, at_launch)
+            after_others = [np.maximum.accumulate(of_rank) for of_rank in np.split(begun[collectives], next_ranks)]
+            at_launch = np.concatenate(after_others)
+            if (at_launch == begun[collectives]).all():
+                return begun, begun
 
     @property
     def separate_bars(self) -> tuple[Ints, Ints]:

@@ -214,6 +214,7 @@ def _arranged_program(program: Program, machine: Machine) -> Program:
     result = arranged(program, machine)
     if result is None:
         verify_program(program.with_header(machine=machine))  # raises if it hangs, as it does if the tasks wait for each other
-        message = f"--for {machine}: this program cannot be arranged, since its replicas have their tasks in different orders"
+        why = "its replicas do not have the same tasks in the same order"
+        message = f"--for {machine}: this program cannot be arranged, since {why}"
         raise refuse("E002", message, help="compile its schedule with --for")
     return verify_program(result)

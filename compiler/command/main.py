@@ -1,8 +1,9 @@
 """The command chimerac: it runs one of the verbs, or compiles a schedule.
 
-Products go to stdout or to the file of -o, and findings to stderr. Exit status: 0; 1 for findings; 2 for an invalid command
-line or a file that cannot be read or written; 130 after Ctrl-C. `compare`, `diff` and `fmt` also have 1 for some results, and
-`diff` has 2 for all findings. `tour` also has 1 without torch, and the status of its training.
+Products go to stdout or to the file of -o, and findings to stderr. `watch` shows the findings about its file on stdout. Exit
+status: 0; 1 for findings; 2 for an invalid command line or a file that cannot be read or written; 130 after Ctrl-C. `compare`,
+`diff` and `fmt` also have 1 for some results, and `diff` has 2 for all findings. `tour` also has 1 without torch, and the
+status of its training.
 """
 
 from __future__ import annotations

@@ -134,8 +134,9 @@ def search_parser() -> argparse.ArgumentParser:
                    "stages and micro-batches are kept, and its order is one to begin with; - is stdin")  # fmt: skip
     shared.add_parameters(p)
     p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
-                   help="use this cost of F, B, I, W or hop for all stages, also a fraction such as 0.5 or 1/3; default: the "
-                   "schedule's; repeatable")  # fmt: skip
+                   help="use this cost of F, B, I, W or hop for all stages, also a fraction such as 0.5 or 1/3; repeatable; "
+                   "default: those of --costs, else the schedule's; but if only B is given, I and W are half of it, and if "
+                   "only I or W is given, B is I + W")  # fmt: skip
     p.add_argument("--hop", metavar="VALUE", help="the same as --cost hop=VALUE: the time of a message between ranks")
     p.add_argument("--costs", metavar="PATH", dest="costs_path",
                    help="a JSON file with costs of each stage, links between ranks, activations and limits")  # fmt: skip
@@ -192,8 +193,8 @@ def plan_parser() -> argparse.ArgumentParser:
     shared.add_profiles(p)
     shared.add_link(p)
     p.add_argument("-p", metavar="NAME=VALUES", dest="parameters", action="append", default=[],
-                   help="values of a parameter that are tried, such as f=1,2 or D=8; repeatable; default 0, 1, 2 and 4, and "
-                   "for D all that divide the ranks")  # fmt: skip
+                   help="values of a parameter that are tried, such as f=1,2 or D=8; repeatable; default 0, 1, 2 and 4, for D "
+                   "all that divide the ranks, and the schedule's own for a parameter that only `recompute` uses")  # fmt: skip
     p.add_argument("--micro-batch", metavar="SIZES", help="samples of a micro-batch that are tried, such as 1,2,4; default: "
                    "all that divide the samples of a replica and are within the profile")  # fmt: skip
     p.add_argument("--recompute", choices=("try", "all", "none"), default="try",

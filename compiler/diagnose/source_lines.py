@@ -45,7 +45,7 @@ def suggest_order(error: ChimeraError, tasks: Program) -> ChimeraError:
     """Return the findings about a program. A finding about a hang whose help is NOTHING_FOUND gets moves of tasks as its help.
 
     Args:
-        tasks: those of the program.
+        tasks: those of the first replica of the program.
 
     If they do not wait for each other in a cycle, or no such moves are found, the findings stay as they are.
     """

@@ -100,7 +100,7 @@ def _words(program: Program, rank: int, names: Sequence[str]) -> Iterator[str]:
     ids = {p: pipe.micro_batches for p, pipe in enumerate(h.pipes)}
     stage_counts = {p: pipe.placement.count(rank) for p, pipe in enumerate(h.pipes)}
     has_one_pipe = sum(count > 0 for count in stage_counts.values()) == 1
-    # By pipe, stage and kind: how many tasks were written without their micro-batch so far.
+    # By pipe, stage and kind: how many tasks were written without their micro-batch so far. Ws are not counted.
     done: dict[tuple[int, int, str], int] = {}
     # The pipes, stages and kinds whose micro-batches are written from now on, because a task was not the next one.
     # It has no effect on W and R.

@@ -188,8 +188,9 @@ def program_from_csv(source: Source, width: int = 1, machine: Machine = "window"
     """Return the verified program of a CSV of torch.distributed.pipelining.
 
     The ranks, the stages, the micro-batches and the rank of each stage follow from the file. If it has tasks alone, transfers
-    and all-reduces are planned as for a schedule, for `width` replicas. A file with messages has one replica. Its messages stay
-    where they are. If `arrange` is True, they are planned again instead, unless the tasks wait for each other in a cycle.
+    and all-reduces are planned as for a schedule with `sync eager`, for `width` replicas. A file with messages has one replica.
+    Its messages stay where they are. If `arrange` is True, they are planned again instead, unless the tasks wait for each other
+    in a cycle.
 
     Args:
         machine, arrange: as in `compile_schedule` (compiler/__init__.py).

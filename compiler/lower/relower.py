@@ -14,9 +14,9 @@ from chimerac.compiler.tasks import task_times
 def arranged(program: Program, machine: Machine) -> Program | None:
     """Return a program of the same tasks in the same order, with its transfers and collectives arranged for a machine.
 
-    The result is not verified. There are two reasons for None: the tasks wait for each other in a cycle, or the replicas have
-    their tasks in different orders. If all collectives of `program` come after the tasks of their ranks, those of the result do
-    too; else they are launched as with `sync eager`. The result has no FREE.
+    The result is not verified. There are two reasons for None: the tasks wait for each other in a cycle, or the replicas do not
+    have the same tasks in the same order. If all collectives of `program` come after the tasks of their ranks, those of the
+    result do too; else they are launched as with `sync eager`. The result has no FREE.
 
     Args:
         program: correct, except that it may hang on this machine.

@@ -1,7 +1,7 @@
 """Plans a SEND and a RECV for every value that one rank needs from another.
 
 A SEND comes right after the task whose output it sends. If this task is the first of an overlapped pair, the SEND comes right
-after the pair. A RECV is posted as early as the allowance of its channel permits: at most `ahead` values of a channel are
+after the pair. A RECV is posted as early as the allowance of its channel permits: at most `ahead` messages of a channel are
 posted and not yet read. So a transfer overlaps with the task before its consumer:
 
     rank 1:  RECV m0; RECV m1 | FWD m0 | RECV m2 | FWD m1 | RECV m3 ...        ahead = 2

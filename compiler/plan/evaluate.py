@@ -27,7 +27,7 @@ from chimerac.compiler.given import stage_choice
 from chimerac.compiler.pipeline import compile_replica, parse_source
 from chimerac.compiler.plan.space import Configuration, Problem, parameters, sizes_text
 from chimerac.compiler.resolve.budget import Budget
-from chimerac.compiler.resolve.resolve import resolve
+from chimerac.compiler.resolve.resolve import check_text, resolve
 from chimerac.compiler.resolve.spec import Spec
 from chimerac.compiler.resolve.values import requirements_hold
 from chimerac.compiler.size import check_sizes
@@ -129,6 +129,7 @@ class Evaluator:
     def _bounds(self, c: Configuration) -> Bounds:
         """Return the bounds. Raises ChimeraError also for errors that depend on sizes."""
         tree = self.trees[c.schedule]
+        check_text(tree, parameters(c, tree), Budget())
         if not requirements_hold(tree, parameters(c, tree), Budget()):
             return Bounds(reason=f"E210: {c.schedule} does not allow {sizes_text(parameters(c, tree))}")
         spec = self._spec(c)

@@ -1,9 +1,10 @@
 """The best configuration of a problem: the fastest one that fits, by the simulation of its compiled program.
 
-First every configuration gets bounds, which need no program. Those that cannot fit are left out. The others are tried in the
-order of their least times. One is left out if even its least time is more than the best time so far of replicas with as many
-ranks. The configurations are tried in parallel. Whether one is left out is decided from the results of those at least `AHEAD`
-places before it. So this does not depend on the number of processes, nor on which of them is faster.
+First every configuration gets bounds, which need no program. Those whose bounds show that they are not possible or do not fit
+are left out. The others are tried in the order of their least times. One is left out if even its least time is more than the
+best time so far of replicas with as many ranks. The configurations are tried in parallel. Whether one is left out as too slow
+is decided from the results of those at least `AHEAD` places before it. So this does not depend on the number of processes, nor
+on which of them is faster.
 """
 
 from __future__ import annotations

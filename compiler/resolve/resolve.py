@@ -20,6 +20,25 @@ from chimerac.compiler.syntax import nodes as n
 DEFAULT_WINDOW = 2  # sends of a channel that may be incomplete, if the schedule has no `window`
 
 
+def check_text(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> dict[str, n.Setting]:
+    """Check what needs no values of expressions. Return the statements `ranks`, `stages` and `window` by their first word.
+
+    Args:
+        given: values of parameters.
+        budget: as of `resolve`.
+
+    Raises ChimeraError as `resolve`, for the errors of names, types and statements, and of the given values.
+    """
+    found = Findings()
+    settings = check_settings(schedule, found)
+    check_parameters(schedule, given, found)
+    scope = check_globals(schedule, found)
+    check_statements(schedule, scope, found, budget)
+    if found:
+        raise ChimeraError(found)
+    return settings
+
+
 def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget, recompute: StageChoice | None = None) -> Spec:
     """Return the spec of a schedule for given parameters.
 
@@ -34,13 +53,7 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget, reco
     `prefer`, E209 unused let of an order, E210 requirement not met, E211 size out of bounds, or too much to compute, E220 stage
     or rank that does not exist, or tied set of one stage, E221 stage never placed, E222 stage placed twice.
     """
-    found = Findings()
-    settings = check_settings(schedule, found)
-    check_parameters(schedule, given, found)
-    scope = check_globals(schedule, found)
-    check_statements(schedule, scope, found, budget)
-    if found:
-        raise ChimeraError(found)
+    settings = check_text(schedule, given, budget)
     env = values(schedule, given, budget)
     ranks = size(settings["ranks"].value, env, "ranks", 1, budget)
     stages = size(settings["stages"].value, env, "stages", 1, budget)

@@ -64,7 +64,7 @@ def parameter_values(schedule: n.Schedule, given: Mapping[str, int], budget: Bud
 
 
 def _not_none(e: n.Expr | None) -> n.Expr:
-    """Return the default of a parameter that is not given: statements.py has refused one without a default."""
+    """Return the default of a parameter that is not given: `check_parameters` has refused one without a default."""
     assert e is not None
     return e
 

@@ -304,7 +304,7 @@ def _bound(
     return {"head": int(head), "busy": busy, "tail": min(tails), "residence": int(residence)}, times
 
 
-def solver_bounds(c: dict[str, Any]) -> list[tuple[int, list[int]]]:
+def solver_bounds(c: dict[str, Any]) -> list[tuple[int, Sequence[int | None]]]:
     """Return the bounds of the solver in a certificate, each with the limits for which it holds.
 
     Args:
@@ -317,12 +317,12 @@ def solver_bounds(c: dict[str, Any]) -> list[tuple[int, list[int]]]:
     return bounds
 
 
-def proves(c: dict[str, Any], program: Program, bound: int, limits: Sequence[int], seconds: float) -> bool:
+def proves(c: dict[str, Any], program: Program, bound: int, limits: Sequence[int | None], seconds: float) -> bool:
     """Return whether the solver proves within `seconds` that no order within limits is faster than a bound.
 
     Args:
         c: the content of the certificate.
-        limits: of each rank.
+        limits: of each rank, None without one.
 
     The solver is asked for a faster order, and must prove that there is none. Times are integers, so a faster order is faster
     by 1 or more.
@@ -347,13 +347,13 @@ def proves(c: dict[str, Any], program: Program, bound: int, limits: Sequence[int
             if (before := previous.get((pipe_of[m], k, s))) is not None:
                 model.add(start[x] >= end[before])
             previous[pipe_of[m], k, s] = x
-        if limits[r] is not None:
+        if (limit := limits[r]) is not None:
             forwards = [x for x in tasks if x[0] == "F"]
             kept = []
             for x in forwards:
                 length = model.new_int_var(0, latest, f"length {x}")
                 kept.append(model.new_interval_var(start[x], length, end[kinds[-1], x[1], x[2]], f"kept {x}"))
-            model.add_cumulative(kept, [c["activations"][x[1]] for x in forwards], limits[r])
+            model.add_cumulative(kept, [c["activations"][x[1]] for x in forwards], limit)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = WORKERS

@@ -22,7 +22,8 @@ def problem_of(program: Program, given: Given) -> Problem:
     """Return the problem whose placement is that of a compiled schedule.
 
     Raises ChimeraError E002 for a program that no search orders or that has too many tasks, for costs, links, activations or
-    limits that do not fit the schedule or are out of range, and for limits that no order can keep.
+    limits that do not fit the schedule or are out of range, for activations without limits, and for limits that no order can
+    keep.
     """
     _check_program(program)
     h, kinds = program.header, _kinds(program, given)

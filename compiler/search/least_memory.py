@@ -69,7 +69,7 @@ class LeastMemory:
 
     Attributes:
         makespan: the most that an order may take.
-        state: with the best order, in the problem with the limits of its level.
+        state: with the best order, in the problem with the limits of its level; without a level, in the problem itself.
         level: of this order; None if no order was found that takes at most `makespan`.
         ruled_out: a level on which no order takes at most `makespan`.
         below: what a search knows of this level; None if not even one micro-batch at a time fits there.

@@ -85,7 +85,6 @@ def search(
     seconds: float,
     seed: int = 0,
     report: Callable[[State], None] = lambda state: None,
-    with_solver: bool = True,
     goal: int | None = None,
 ) -> State:
     """Search for some seconds and return what is known then, with the best order and the lower bound of the makespan.
@@ -96,7 +95,6 @@ def search(
     Args:
         known: orders to begin with, as (name, order).
         report: called after each part of the search, and about every `SLICE` seconds while it anneals.
-        with_solver: whether the solver is used, for small problems.
         goal: as in `State`, at least the longest way through the tasks of a micro-batch.
 
     The search also ends when an order reaches the goal, when the bound shows that none can, or when the best order is proved to
@@ -118,7 +116,7 @@ def search(
         state.offer(one_after_another(problem), "one micro-batch after another")
         if state.is_settled:
             return state
-        for _ in _searches(state, seed, left, with_solver):
+        for _ in _searches(state, seed, left):
             report(state)
             if state.is_settled or left() <= 0:
                 break
@@ -129,9 +127,9 @@ def search(
     return state
 
 
-def _searches(state: State, seed: int, left: Callable[[], float], with_solver: bool) -> Iterator[None]:
+def _searches(state: State, seed: int, left: Callable[[], float]) -> Iterator[None]:
     """Search the problem. If it is mirrored, search the folded one in turns with it, for a share of the time."""
-    whole_turns = _turns(state, seed, left, with_solver)
+    whole_turns = _turns(state, seed, left, with_solver=True)
     folded = fold(state.problem)
     if folded is None:
         yield from whole_turns
@@ -140,7 +138,7 @@ def _searches(state: State, seed: int, left: Callable[[], float], with_solver: b
     half.offer(one_after_another(folded.problem), "one micro-batch after another")
     half_turns = _turns(half, seed, left, with_solver=False)
     spent = [0.0, 0.0]  # seconds: on the folded problem, on the whole one
-    share = FOLDED_BESIDE_SOLVER if with_solver and len(state.problem.tasks) <= solver.MOST_TASKS else FOLDED
+    share = FOLDED_BESIDE_SOLVER if len(state.problem.tasks) <= solver.MOST_TASKS else FOLDED
     while left() > 0:
         is_half = spent[0] * (1 - share) <= spent[1] * share and not half.is_settled
         begun, before = time.monotonic(), half.best
@@ -170,7 +168,11 @@ def compile_loops() -> None:
 
 
 def _turns(state: State, seed: int, left: Callable[[], float], with_solver: bool) -> Iterator[None]:
-    """Search one problem until the time is over, and yield at every point at which the search may end."""
+    """Search one problem until the time is over, and yield at every point at which the search may end.
+
+    Args:
+        with_solver: whether the solver is used if the problem is small enough for it.
+    """
     problem = state.problem
     yield from _list_scheduling(state, seed)
     assert state.best is not None, "the caller has offered an order"

@@ -53,5 +53,5 @@ def verify(program: Program) -> Program:
 
 
 def is_about_order(d: Diagnostic) -> bool:
-    """Return whether a finding is about the order of transfers and collectives, so that the option `--for` may correct it."""
+    """Return whether a finding is a deadlock or collectives without a single order, which the option `--for` may correct."""
     return d.code in ("E440", "E453")

@@ -121,8 +121,9 @@ def own_model(
 
     Raises ChimeraError: E801 for a name that is no function, for a function that returns neither a Model nor a module whose
     forward has an argument, and for `loss` or `layers` beside a function that returns a Model; E821 for samples that do not fit
-    the positions of a Hugging Face model; E850, E851, E852, E854 and E855 as `huggingface` and `cut` do; E854 also, if
-    texts are bytes, for a vocabulary with fewer tokens than a byte has values; E861 for a tokenizer with too many tokens.
+    the positions of a Hugging Face model; E850, E851, E852, E854 and E855 as `huggingface` and `cut` do; E854 also for a
+    Hugging Face model that reads neither text nor images and, if texts are bytes, for a vocabulary with fewer tokens than a
+    byte has values; E861 for a tokenizer with too many tokens.
     """
     import torch  # takes 2 s
 

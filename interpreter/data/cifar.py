@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import lzma
 import os
 import pickle
 import tarfile
@@ -155,7 +156,7 @@ def _contents(source: Path) -> Iterator[tuple[str, bytes]]:
                     opened = archive.extractfile(member)
                     assert opened is not None, "it is a file"
                     yield name, opened.read()
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise _damaged(source, f"it is no complete archive: {error}") from None
     except OSError as error:
         raise _damaged(source, reason(error)) from None

@@ -29,7 +29,12 @@ def _expanded(path: Path) -> Path:
 
 def name_below(name: str, root: Path | None) -> str:
     """Return the name of a source, in which the path, if there is one, is replaced as by `below`."""
-    if name == TEXT or name in SIZES:
+    if _is_data_set(name):
         return name
     prefix = next((prefix for prefix in (FOLDER, TEXT_AT) if name.startswith(prefix)), "")
-    return f"{prefix}{below(Path(name.removeprefix(prefix)), root)}"
+    path = str(below(Path(name.removeprefix(prefix)), root))
+    return f"{prefix or TEXT_AT if _is_data_set(path) else prefix}{path}"  # pathlib leaves `digits` of `./digits`
+
+
+def _is_data_set(name: str) -> bool:
+    return name == TEXT or name in SIZES

@@ -150,7 +150,7 @@ def pair_data(text: Text, length: int, seed: int) -> Data:
         train,
         held_out,
         held_out.count,
-        identity=text.identity(len(train.text)),
+        identity=f"{text.identity(len(train.text))}, in pairs of {length}",
         summary=summary_of(text, held_out.text, f"{len(train.text):,} {unit}s in pairs of sentences"),
         sample=f"{length} tokens",
         tokens=length,

@@ -1,6 +1,6 @@
 """Text to train on: bytes or tokens, one sequence in several parts, each an array that may be mapped into memory.
 
-Of an array that is mapped, only what samples read is loaded. `load_text` returns the bytes of a file, or of all text files of a
+Of an array that is mapped, only what is read is loaded. `load_text` returns the bytes of a file, or of all text files of a
 folder one after the other. In a folder, hidden files, hidden folders and files that are not text are skipped and counted.
 """
 

@@ -59,7 +59,7 @@ def text_data(text: Text, length: int, seed: int) -> Data:
         train,
         held_out,
         held_out.count,
-        identity=text.identity(len(train.text)),
+        identity=f"{text.identity(len(train.text))}, in samples of {length}",
         summary=summary_of(text, held_out.text, f"{len(train.text):,} {unit}s"),
         sample=f"{length} {unit}s",
         tokens=length,

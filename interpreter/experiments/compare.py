@@ -17,7 +17,7 @@ ITERATION_TIME = ("iteration_s", "samples_per_s")  # the figures whose quartiles
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A figure of the runs that differ in repetition or seed alone.
+    """A figure of the runs of one panel, one group and one value on the x axis. They differ in repetition or seed.
 
     Attributes:
         value: the median over these runs.

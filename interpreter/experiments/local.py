@@ -169,7 +169,7 @@ def _execute_if_free(
     Return True also if another runner has executed it in the meantime.
 
     Args:
-        left: the runs that are not known to have ended.
+        left: the runs that are left for `run_all`, with this one.
 
     The other arguments are as in `run_all`.
     """

@@ -105,7 +105,7 @@ def plan_runs(experiment: Experiment, folder: Path) -> tuple[list[Run], list[Imp
     All runs are executed once before any is repeated, so that a change of the host's load affects all of them alike.
 
     Raises ValueError for settings that `settings_of` refuses, and for a label with the name of another value of its run;
-    ChimeraError for what else a run would refuse; OSError or ChimeraError E003 if a schedule cannot be written.
+    ChimeraError for what else `make_plan` refuses; OSError or ChimeraError E003 if a schedule cannot be written.
     """
     texts = experiment.schedules
     paths = {name: _write_schedule(folder / "schedules" / f"{name}.sched", text) for name, text in texts.items()}

@@ -175,7 +175,10 @@ def _command(cluster: Cluster) -> list[str]:
 
 
 def _is_queued(run: Run) -> bool:
-    """Return whether SLURM still has the job of this run; False if no job is recorded, or without squeue."""
+    """Return whether SLURM still has the job of this run.
+
+    False if no job is recorded, without squeue, or if squeue fails, as it does for a job that SLURM no longer knows.
+    """
     try:
         job = (run.folder / "job").read_text(encoding="utf-8").strip()
     except OSError:

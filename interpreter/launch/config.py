@@ -58,7 +58,7 @@ def convert(name: str, value: Any, strict: bool) -> Any:
 
     Args:
         strict: the value comes from a YAML file, and must have its type already. Otherwise it comes from a command line, where
-            all values but those of switches are texts.
+            all values but those of switches are texts, or lists or mappings of texts.
 
     Raises ValueError, which says what is wrong with the value.
     """

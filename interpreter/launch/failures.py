@@ -62,7 +62,7 @@ def end(code: int, after_s: float = 0) -> NoReturn:
 
 
 def end_with(error: Exception, is_first_here: bool, job: JobEnd | None = None) -> NoReturn:
-    """Report an error, unless another rank does, and end this process with code 1.
+    """Report an error, unless another rank or the launcher does, and end this process with code 1.
 
     Args:
         is_first_here: this rank is the first of its host.
@@ -81,7 +81,7 @@ def end_with(error: Exception, is_first_here: bool, job: JobEnd | None = None) -
     text, cause = error_text(error), error.cause if isinstance(error, RankError) else error
     peer_ended = isinstance(cause, PeerLostError) and cause.peer_ended
     claimed = job is None or job.claim_report()
-    prints = claimed and not (peer_ended and LAUNCHER in os.environ)  # the launcher then prints why the peer ended
+    prints = claimed and not (peer_ended and LAUNCHER in os.environ)  # the launcher prints why the peer ended, or this text
     if prints:
         write_stderr(text)
     if job is not None and (peer_ended or not claimed):

@@ -4,8 +4,8 @@
 
 It runs the agent of torch.distributed.elastic, so rendezvous and restarts are those of torch. Unlike torchrun it prints neither
 the log of torch nor a table of failures. One rank prints the message of the job (failures.py). If none did, as when a rank was
-killed, the launcher prints the message. If ranks fail, the exit code of the launcher is that of the rank that failed first, or
-128 plus the number of the signal that killed that rank.
+killed, the launcher prints the message. If ranks fail and no restart is left, the exit code of the launcher is that of the rank
+that failed first, or 128 plus the number of the signal that killed that rank.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def launch(arguments: Sequence[str], plan: Plan | None = None) -> int:
     os.environ[LAUNCHER] = "1"
     if os.environ.get(LOG_LEVEL) == LAUNCHER_LEVEL:  # torch has read it already: the change is for the ranks, which inherit it
         os.environ[LOG_LEVEL] = RANK_LEVEL
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun does the same with a warning; start.py sets torch's threads
+    # torchrun does the same for several ranks of a host, with a warning. start.py sets torch's threads.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Ctrl-C ends this process at once, and the ranks end with it. torch would forward it to the ranks and wait for them.
     options.signals_to_handle = ",".join(name for name in options.signals_to_handle.split(",") if name != "SIGINT")
     with tempfile.TemporaryDirectory(prefix="chimerac_") as folder:

@@ -69,7 +69,7 @@ def fitted(plan: Plan, settings: RunSettings, description: ModelDescription) -> 
     tied = () if is_compiled else missing_ties(program, description)
     if program.partition == plan.program.partition and not tied:
         return plan
-    if plan.memory is None:  # there is no compiler, and nothing is evaluated
+    if plan.memory is None:  # no compiler, or a timed run: nothing is evaluated
         return replace(plan, program=program)
     from chimerac.interpreter.launch.compiling import compiled_plan  # imports the compiler: 0.2 s
 

@@ -36,7 +36,7 @@ def resolved(settings: RunSettings) -> RunSettings:
         match value:
             case Path():
                 changed[field.name] = below(value, root)
-            case "auto" | "no":  # of --resume
+            case "auto" | "no" if field.name == "resume":  # no path
                 pass
             case str() if field.name == "data":
                 changed[field.name] = name_below(value, root)

@@ -88,7 +88,9 @@ def data_of(settings: RunSettings, program: Program, model: Model) -> Data:
 def check_options(settings: RunSettings) -> None:
     """Check the options that choose model and data; with --timed only the model. Only images need torch here.
 
-    The images, or the text of --data, are prepared here, so that a launcher writes the prepared files before it starts ranks.
+    What --data names, or the images of a preset that --model names, is prepared here. So a launcher writes the prepared files
+    before it starts ranks.
+
     Raises ChimeraError: E801 to E803, E821, E860, E861. A model of the user's own: also E850 and E854.
     """
     if is_own(settings.model):

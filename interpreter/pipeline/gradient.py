@@ -62,7 +62,7 @@ class ModelGradient:
 
     def check_summed(self) -> None:
         """Raise RuntimeError if the last step was without sync: its gradients are not summed over the ranks yet."""
-        if not all(gradients.are_complete for gradients in self._executor.gradients.values()):
+        if not self._executor.is_summed:
             raise RuntimeError("the last step was without sync: run one with sync before the gradients are used")
 
     def _parts(self) -> list[Tensor]:

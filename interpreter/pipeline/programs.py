@@ -62,7 +62,7 @@ def program_for(
         recompute: the stages that recompute, in the place of those of the schedule; None: those of the schedule.
 
     Raises ChimeraError for a schedule that is not found or does not compile, for a program that is not correct, and E808 if a
-    compiled program is given with parameters, with stages that recompute, or with a width that is neither 1 nor its own.
+    compiled program is given with parameters, with `recompute`, or with a width that is neither 1 nor its own.
     """
     if isinstance(schedule, Program):
         return _compiled_program(verify(schedule), schedule.header.schedule, parameters, width, recompute)
@@ -127,7 +127,7 @@ def check_machine(
         problems = error.diagnostics
     rearranged = arranged(on_machine, machine)
     if rearranged is None:
-        help = f"{alternative}; --for {machine} was tried, and the replicas have different orders"
+        help = f"{alternative}; --for {machine} was tried, and the replicas do not have the same order of tasks"
     elif remaining := findings(rearranged):
         help = f"{alternative}; --for {machine} was tried, and results in {remaining[0].code}"
     else:

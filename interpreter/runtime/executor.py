@@ -77,6 +77,7 @@ class Executor:
 
     Attributes:
         groups: this rank's parameters by group, each once.
+        is_summed: whether the last run was with sync, also on a rank without a stage; True before the first run.
 
     All ranks create their executors of a program together, because they compare their copies of the parameters. Raises
     ChimeraError E810 on all ranks if copies differ, and ValueError if this rank has different copies of a tied parameter.
@@ -103,6 +104,7 @@ class Executor:
             name: Gradients(parameters, transport.device, is_first=holders[name][0] == transport.rank)
             for name, parameters in trained.items()
         }
+        self.is_summed = True
         self.store = Store()
         self._clock = clock_of(transport.device)
         self._waits_of_gpu = GpuWaits(transport.device) if transport.device.type == "cuda" else None
@@ -138,7 +140,8 @@ class Executor:
         Args:
             sync: the same on all ranks; False leaves out the ALLREDUCEs. After a run with sync every trained parameter has its
                 complete gradient, added to the one that it had. After a run without sync each rank has the gradient of its own
-                tasks, and a later run with sync adds up those of all ranks.
+                tasks, on the first holder of a group added to a complete gradient that it had. A later run with sync adds up
+                those of all ranks.
             invoke: a function that is called instead of each instruction's call, with the number of the instruction and the
                 call; it makes the call. The executor's part of the epilogue is called in the same way, with the number after
                 the last instruction.
@@ -171,6 +174,7 @@ class Executor:
             transport.waits_of_gpu = None
         for gradients in self.gradients.values():
             gradients.end(sync)
+        self.is_summed = sync
         return self.iteration.total_loss()
 
     def rehearse(self, batch: MicroBatches, invoke: Invoke | None = None) -> None:

@@ -1,7 +1,8 @@
 """Parameter groups: which gradients are all-reduced together, and the check that copies of parameters are equal.
 
-Each stage has a group, and so has each set of tied parameters. On one rank all tied copies become one Parameter, so autograd
-adds their gradients. Across ranks the group's all-reduce adds them. A layer names the parameters that it shares with others:
+Each stage has a group, and so has each set of parameters that several stages share. On one rank all tied copies become one
+Parameter, so autograd adds their gradients. Across ranks the group's all-reduce adds them. A layer names the parameters that it
+shares with others:
 
     class Head(nn.Module):
         tied = {"embedding": "logits.weight"}  # name of the set of tied parameters: path of this layer's parameter
@@ -88,8 +89,8 @@ def parameter_groups(header: Header, stages: Mapping[int, Stage]) -> Groups:
     """Return this rank's parameters by group, each once.
 
     In the stages, the copies of a tied parameter in several layers are replaced by one Parameter, so that autograd adds their
-    gradients. The group of a tied set is empty if no layer of this rank has a parameter of it, as with timed stages
-    (interpreter/training/timed.py). Raises ValueError if copies on this rank differ.
+    gradients. The group of a tied set is empty if this rank has a stage of the set, but no layer with a parameter of it, as
+    with timed stages (interpreter/training/timed.py). Raises ValueError if copies on this rank differ.
     """
     shared: Groups = {}
     for tied in header.tied:

@@ -1,6 +1,6 @@
 """Split backward: BWD_INPUT (I) computes the input gradient of a stage, BWD_WEIGHT (W) its weight gradients.
 
-Nothing is computed twice. A stage that runs under `Splitting` builds a graph whose backward computes the input gradient. In
+No gradient is computed twice. A stage that runs under `Splitting` builds a graph whose backward computes the input gradient. In
 this backward each function of the table below leaves DeferredGradients: a call that computes the weight gradients, and the
 tensors that it reads. `add_weight_gradients` makes these calls. g is the gradient of the output. matmul and mm with a weight
 are like linear without a bias, with the weight transposed:

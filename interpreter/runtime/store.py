@@ -65,7 +65,7 @@ class Slot:
         return values
 
     def release(self) -> None:
-        """Free the value, unless a FREE does that; called after the last task that reads the value."""
+        """Free the value, unless a FREE does that; called when nothing reads the slot any more."""
         if not self.waits_for_free:
             self.free()
 

@@ -83,7 +83,8 @@ class Checkpoints:
             restarts: how often torchrun has restarted this job. A restarted job resumes from the last checkpoint of the folder,
                 whatever `source` is, unless the folder has none.
 
-        If the last checkpoint of the folder is to be loaded and cannot be read, the one before it is loaded, and so on.
+        With `auto` and in a restarted job, if the last checkpoint of the folder cannot be read, the one before it is loaded,
+        and so on.
 
         Raises ChimeraError on all ranks: E830 if the folder cannot be written, E831 and E834 for a checkpoint that does not fit
         the run, E832 if the folder or all checkpoints from which the run may resume cannot be read, E833 if the folder has

@@ -88,8 +88,8 @@ def train(whole: Stage, model: Model, source: Samples, settings: Settings, sampl
     Args:
         samples: how many an iteration has, a multiple of `parts`.
         parts: into how many micro-batches they are cut. Apart from rounding, this changes the results only of models that
-            compute over the samples of a micro-batch, as batch normalization does, and of those with dropout of torch, in
-            interpreter/adapters.
+            compute over the samples of a micro-batch, as batch normalization does, and of those that draw from torch's random
+            generators, as nn.Dropout does.
     """
     parameters = list(whole.parameters())
     optimizer = build_optimizer(parameters, settings)

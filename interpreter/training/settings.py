@@ -18,7 +18,7 @@ class Settings:
 
     Attributes:
         seed: of the initial weights, of the order of the samples and of dropout.
-        micro_batch: samples of a micro-batch, before a schedule cuts it (`samples_per_micro_batch`).
+        micro_batch: samples of a micro-batch, before the `size A/B` of a schedule (`samples_per_micro_batch`).
         rate: the highest learning rate.
         clip: the norm to which a gradient with a larger norm is scaled.
         warm_up: iterations in which the rate rises; None: a tenth of all, at least one.

@@ -1,7 +1,8 @@
 """What a rank is doing: its instruction, and what it waits for. The other ranks read this once a wait has failed.
 
 If torchrun gives the rank an error file, the position is in a file next to it that is mapped into memory. So the ranks and
-the launcher of the same host can read the position of a process that has been killed.
+the launcher of the same host can read the position of a process that has been killed. In a user's process group no file has
+the position.
 """
 
 from __future__ import annotations

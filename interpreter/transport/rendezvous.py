@@ -87,7 +87,8 @@ class Rendezvous:
     def named(self, ranks: Sequence[int]) -> str:
         """Return ranks as text for a message, such as `rank 1 (global rank 3)`.
 
-        The text has their hosts if the job has several hosts, and their global ranks if these have other numbers.
+        The text has their hosts if the ranks of this rendezvous are on several hosts, and their global ranks if these have
+        other numbers.
         """
         text = ranks_of_hosts(ranks, self.hosts)
         if self.global_ranks is None or list(self.global_ranks) == list(range(self.world)):
@@ -111,7 +112,7 @@ class Rendezvous:
         Args:
             what, kind: as in `Awaited`.
 
-        Raises PeerLostError if one of the calls fails.
+        Raises PeerLostError if one of the calls raises RuntimeError, as those of torch do when a wait fails.
         """
         others = tuple(r for r in (range(self.world) if ranks is None else ranks) if r != self.rank)
         if kind == "all":

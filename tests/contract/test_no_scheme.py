@@ -1,6 +1,6 @@
 """Design rule 1, a schedule is data: no identifier and no string of chimera_ir, compiler and interpreter names a scheme.
 
-Comments, docstrings and texts for users may name schemes.
+Comments and docstrings may name schemes, and so may the texts for users that `words` leaves out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ALLOWED = (
 
 
 def words(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of identifiers and strings, except docstrings, examples and texts for users."""
+    """Yield (line, text) of identifiers and strings, except docstrings, examples and some texts for users."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
     for node in ast.walk(tree):

@@ -64,7 +64,10 @@ def low_limits() -> Iterator[None]:
 
 
 def text_of(data: bytes) -> str:
-    """Return the text of an input. Invalid UTF-8 becomes lone surrogates, which only callers from Python can pass."""
+    """Return the text of an input. Invalid UTF-8 becomes lone surrogates.
+
+    No file that is read can pass these, but a command line and a caller from Python can.
+    """
     return data.decode("utf-8", "surrogateescape")
 
 

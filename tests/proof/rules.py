@@ -1,6 +1,7 @@
 """Rules of docs/semantics.md that are checked without a run.
 
-They are: the header and the costs are consistent, instructions name existing things and are on the right rank, and limits hold.
+They are: the header and the costs are consistent, an evaluation has only instructions that it may have, instructions name
+existing things and are on the right rank, and limits hold.
 Neither the rank of an ALLREDUCE nor the ranks that it names are checked here.
 This file shares no code with the verifier.
 """

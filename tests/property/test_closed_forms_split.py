@@ -74,7 +74,7 @@ def test_zb_h2_has_its_bubbles_and_activations(D: int, N: int) -> None:
 
 @pytest.mark.parametrize(("D", "N"), LONG)
 def test_zb_v_has_no_own_bubble_and_its_activations(D: int, N: int) -> None:
-    """The paper has a bubble of (D - 1)F/2, and D activations, for the F and the activations of a rank's share of the model.
+    """The wall bubble is (D - 1)F/2, and there are D activations, for the F and the activations of a rank's share of the model.
 
     A stage is half of a share.
     """

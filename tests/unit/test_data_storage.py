@@ -60,6 +60,13 @@ def test_relative_paths_of_data_are_below_the_data_folder_and_names_of_data_sets
     assert parse_options(["--data-dir", "/d", "--data", given]).data == expected
 
 
+def test_a_path_with_the_name_of_a_data_set_stays_a_path() -> None:
+    for name in ("text", "digits", "cifar10"):
+        assert parse_options(["--data", f"./{name}"]).data == parse_options(["--data", f"text:{name}"]).data == f"text:{name}"
+    for name in ("auto", "no"):  # words of --resume
+        assert parse_options(["--data-dir", "/d", "--data", name]).data == f"/d/{name}"
+
+
 def test_the_words_auto_and_no_of_resume_are_no_paths() -> None:
     for word in ("auto", "no"):
         assert parse_options(["--work-dir", "/w", "--save-dir", "s", "--resume", word]).resume == word

@@ -82,6 +82,7 @@ def test_samples_are_windows_of_the_tokens_and_the_bigram_model_beats_the_unigra
     data = text_data(text, length=16, seed=0)
     (inputs,), (targets,) = data.train.inputs(range(20)), data.train.targets(range(20))
     assert inputs.dtype == torch.int64 and inputs[:, 1:].equal(targets[:, :-1])
+    assert data.identity != text_data(text, length=8, seed=0).identity, "their samples are others"
     joined = " ".join(map(str, text.read(0, len(text)).tolist()))
     assert all(" ".join(map(str, row)) in joined for row in inputs.tolist())
     (unigram, entropy, _), (bigram, loss, _) = data.baselines(5)  # of five samples

@@ -11,7 +11,8 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.profile import AllReduceTime, LayerTimes, Link, Profile, SizeTimes, layer_bytes
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler import compile_schedule
+from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.compiler import compile_schedule, compile_text
 from chimerac.compiler.analyze.causes import critical_path, idle_times, path_sums
 from chimerac.compiler.analyze.durations import Durations, Network, cost_durations, measured_durations, profiled_durations
 from chimerac.compiler.analyze.formula import closed_equation
@@ -19,6 +20,8 @@ from chimerac.compiler.analyze.memory import held_bytes, memory
 from chimerac.compiler.analyze.report import path_text
 from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.descriptions import find_model
+from chimerac.compiler.pipeline import verify_program
+from tests.helpers import replaced
 from tests.helpers_by_hand import three
 
 MS = 10**6  # nanoseconds
@@ -251,3 +254,30 @@ def test_a_time_that_is_negative_or_not_finite_is_refused(wrong: float) -> None:
 def test_a_program_of_one_rank_has_neither_messages_nor_exposed_communication() -> None:
     simulation = timed(compile_schedule("1f1b", {"D": 1, "N": 2}).program, latency_ms=5, occupied_ms=5)
     assert (simulation.makespan, idle_times(simulation)[0].exposed, len(critical_path(simulation))) == (4 * MS, 0, 4)
+
+
+def test_a_collective_begins_after_those_before_it_in_the_streams_of_its_members() -> None:
+    """Rank 1 launches s0 at 32. On rank 0 s2 comes after s0, and its members launch it until 28."""
+    text = """schedule three
+ranks 3
+stages 3
+pipe a { stage s on rank s            micro_batches 4 }
+pipe b { stage s on rank (s + 1) % 3  micro_batches 4 }
+order greedy { prefer B, F }
+sync eager
+"""
+    compiled = program_to_text(compile_text(text, {}).program)
+    in_other_order = replaced(
+        compiled,
+        ("ALLREDUCE s2 over 0,2; ALLREDUCE s0 over 0,1", "ALLREDUCE s0 over 0,1; ALLREDUCE s2 over 0,2"),
+        ("SEND grad a s0 m3 -> 0; ALLREDUCE s1 over 1,2", "SEND grad a s0 m3 -> 0"),
+        ("BWD b s0 m7; ALLREDUCE s0 over 0,1", "BWD b s0 m7; ALLREDUCE s0 over 0,1; ALLREDUCE s1 over 1,2"),
+    )
+    p = verify_program(program_from_text(in_other_order))
+    began, ended = simulate(p).collective_times
+    assert {c.stage: (at, end) for c, at, end in zip(p.collectives, began, ended, strict=True)} == dict.fromkeys(
+        range(3), (32, 32)
+    )
+    first = program_from_text(compiled)
+    began, _ = simulate(first).collective_times
+    assert dict(zip((c.stage for c in first.collectives), began.tolist(), strict=True)) == {0: 32, 1: 30, 2: 28}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from chimerac.compiler import compile_schedule
+from chimerac.compiler import compile_schedule, compile_text
 from chimerac.interpreter import Pipeline
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.partitioned import partitioned
@@ -145,6 +145,23 @@ def test_gradients_that_are_not_summed_have_no_norm() -> None:
             pipe.clip_grad_norm_(1.0)
 
     gradients_of("chimera", run)
+
+
+def test_a_rank_without_a_stage_knows_that_gradients_are_not_summed() -> None:
+    text = """schedule one
+ranks 2
+stages 1
+pipe p { stage s on rank 0  micro_batches 4 }
+order greedy { prefer B, F }
+"""
+
+    def rank(transport: Transport) -> None:
+        pipe = Pipeline(integer_layers(), text, loss=loss, inputs=batch(0)[0][:SAMPLES], transport=transport)
+        step(pipe, 0, sync=False)
+        with pytest.raises(RuntimeError, match="the last step was without sync"):
+            pipe.grad_norm()
+
+    run_in_loopback(compile_text(text, {}).program, rank, seed=2)
 
 
 SETTINGS = Settings(iterations=3, seed=3, micro_batch=2, rate=1e-3, clip=1e9)

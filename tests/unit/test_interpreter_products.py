@@ -1,4 +1,4 @@
-"""The matrix products of each kind of task, counted as floating-point operations in loopback."""
+"""The matrix products of forwards, backwards and halves of backwards, counted as floating-point operations in loopback."""
 
 from __future__ import annotations
 

@@ -165,10 +165,10 @@ def lengths(i: Instruction, names: tuple[str, ...]) -> tuple[int, int]:
 def test_the_limit_of_a_file_follows_from_that_of_the_tasks() -> None:
     """Every valid program within the limits is shorter, in both forms, than the longest file that a reader accepts.
 
-    Here a point is a stage and a micro-batch. There are at most TASKS / 2 points. A point is in at most four tasks, F, R, I and
-    W, and in a SEND, a RECV and a FREE of each of its two values. The length of an instruction is that of its words, plus a
-    number and a separator for each point. The limits on pipes, stages, micro-batches and ranks together bound the digits of the
-    numbers.
+    Tied sets have two stages or more, as those of a schedule. Here a point is a stage and a micro-batch. There are at most
+    TASKS / 2 points. A point is in at most four tasks, F, R, I and W, and in a SEND, a RECV and a FREE of each of its two
+    values. The length of an instruction is that of its words, plus a number and a separator for each point. The limits on
+    pipes, stages, micro-batches and ranks together bound the digits of the numbers.
     """
     points, longest = limits.TASKS // 2, [0, 0]  # longest: in JSON and as text
     for p, s, m in product(range(1, 5), range(1, 6), range(1, 8)):  # digits of pipes, stages and micro-batches

@@ -15,7 +15,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
 from chimerac.chimera_ir.model import model_to_json
 from chimerac.chimera_ir.partition import Partition, balanced, partition_for, split_by_counts
-from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.program import Program, Tied
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import evaluation_of
 from chimerac.compiler.analyze.memory import memory
@@ -235,3 +235,19 @@ def test_ties_across_stages_that_the_program_does_not_have_are_refused() -> None
     (found,) = error.value.diagnostics
     assert found.message == "the program ties words.table.weight on no stage, but toy on stages 0, 1"
     assert found.help == "name the shared parameter in the 'tied' of its layers, and tie that name in the schedule"
+
+
+def test_sets_that_are_matched_by_stages_keep_names_of_their_own() -> None:
+    model = tied_model(First)  # its last layer is on stage 1 of 2
+    described = describe(model, 2)
+    (words,) = described.tied
+    gpipe = program("gpipe", D=2)
+    ties = replace(gpipe, header=replace(gpipe.header, tied=(Tied("one", (0, 1)),)))
+    both = replace(described, tied=(words, replace(words, name="one")))
+    with pytest.raises(ChimeraError, match=r"E805: the program ties words.table.weight on no stage, but toy on stages 0, 1"):
+        partitioned(ties, model, both, ties_by_stage=True)  # "one" is tied already, so it cannot be words.table.weight
+    of_one_stage = (replace(words, name="one", layers=(2, 3)), replace(words, name="one_2", layers=(0, 1)))
+    inside = replace(described, tied=(words, *of_one_stage))
+    cut = partitioned(ties, model, inside, ties_by_stage=True)
+    assert cut.tie_names == {"words.table.weight": "one", "one": "one_3", "one_2": "one_2"}
+    assert [tied.name for tied in cut.description.tied] == ["one", "one_3", "one_2"]

@@ -19,7 +19,7 @@ from chimerac.compiler.library import find
 from chimerac.compiler.plan import explore
 from chimerac.compiler.plan.explore import PlanResult
 from chimerac.interpreter.launch.options import parse_options
-from tests.helpers import EXAMPLE_PROFILE
+from tests.helpers import EXAMPLE_PROFILE, replaced
 
 SCHEDULES = ("1f1b", "chimera", "interleaved", "chimera_halving", "zb_h1")
 OPTIONS = {"--model": "gpt-nano", "--ranks": "4", "--batch": "16", "--profile": str(EXAMPLE_PROFILE), "--memory": "1GiB"}
@@ -76,6 +76,20 @@ def test_an_order_that_gets_stuck_is_counted_once_as_impossible(tmp_path: Path, 
     counts = json.loads(capsys.readouterr().out)["configurations"]
     assert counts["impossible"].get("E305"), counts
     check_that_counts_add_up(counts)
+
+
+@pytest.mark.parametrize(
+    ("line", "finding"),
+    [("require M >= 1", "E201]: unknown name 'M'"), ("param x require x >= 1", "E204]: parameter 'x' has no value")],
+)
+def test_a_text_that_no_parameters_make_right_is_a_finding(
+    line: str, finding: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "wrong.sched"
+    path.write_text(replaced(STUCK, ("ranks D", f"{line}\nranks D")))
+    assert main(["plan", str(path), *words_of({"--processes": "1"})]) == 1
+    output = capsys.readouterr()
+    assert not output.out and f"error[{finding}" in output.err and "wrong.sched:4" in output.err
 
 
 def test_json_says_why_neighbours_of_the_best_lose(capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def changed_constants(e: n.Expr) -> Iterator[str]:
 def scaled(e: n.Expr, constants: Collection[str], *, fixed: bool) -> Iterator[str]:
     """Yield the text of a sum with the coefficient of one term raised or lowered by 1, but not to 0.
 
-    Only terms of some forms are scaled: a name, a division, and a product that begins with a number.
+    Only terms of some forms are scaled: a name, a division, and a product of two factors, the first of which is a number.
 
     Args:
         constants: the names of parameters.

@@ -59,7 +59,7 @@ _WORDS_FOR_WHEN = ("if", "where", "for", "while", "with")
 
 
 def at_and_when(p: Place) -> Iterator[Answer]:
-    """Other words and symbols in place of `at` and `when`, names for the tick, and conditions after the tick."""
+    """Other words and symbols for `at` and `when`, a missing `at` or task, names for ticks, and conditions after ticks."""
     text = p.text()
     if "at" in p.allowed:
         if text in _WORDS_FOR_AT:

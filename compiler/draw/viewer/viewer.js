@@ -919,7 +919,7 @@ function showTables() {
       facts.push(`measured makespan ${number(m.makespan / m.factor / m.scale)}${unit}`);
       facts.push(`predicted ${number(p.makespan / m.factor / m.scale)}${unit}`);
       if (m.unitOfCost !== null) {
-        facts.push(`a unit of cost is taken as ${number(m.unitOfCost)}${unit}: all tasks together then take the measured time`);
+        facts.push(`a unit of the predicted times is taken as ${number(m.unitOfCost)}${unit}: all tasks together then take the measured time`);
       }
     }
     const heads = ["rank", "busy", ...p.causes.map((cause) => `${CAUSES[cause][0]}: ${CAUSES[cause][1]}`), "most memory"];

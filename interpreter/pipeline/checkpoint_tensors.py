@@ -137,8 +137,9 @@ class TensorReader:
                 values[self._names[place]] = torch.empty(metadata.size, dtype=metadata.properties.dtype)
             else:
                 values[self._names[place]] = None
-        # These are the calls of dcp.load in one process. Without torch.distributed, dcp.load itself would print a warning.
-        planner = DefaultLoadPlanner(flatten_state_dict=False)
+        # These are the calls of dcp.load in one process. Without torch.distributed, dcp.load itself would print a warning. The
+        # names are flat already. With either option the planner would put values other than tensors into a dict of its own.
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         planner.set_up_planner(values, self._metadata, is_coordinator=True)
         self._storage.set_up_storage_reader(self._metadata, is_coordinator=True)
         local = self._storage.prepare_local_plan(planner.create_local_plan())

@@ -1,4 +1,4 @@
-"""A user's own training loop: its checkpoints, with three optimizers and a scheduler, and exports of its weights."""
+"""A user's own training loop: its checkpoints, with several optimizers and a scheduler, and exports of its weights."""
 
 from __future__ import annotations
 
@@ -40,12 +40,29 @@ class Tied(nn.Module):
         return self.last(self.scale(self.middle(self.first(x))))
 
 
+class CountingSGD(torch.optim.Optimizer):
+    """SGD with a falling rate. The state of a parameter is a number that is no tensor."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    state = self.state[p]
+                    state["steps"] = state.get("steps", 0) + 1
+                    p.sub_(p.grad, alpha=group["lr"] / state["steps"])
+
+
 TIED = tied_1f1b()
 SCHEDULES = {1: find("gpipe").text, 2: TIED, 3: TIED}  # by the number of ranks
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01),
     "SGD": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
     "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
+    "CountingSGD": CountingSGD,
 }
 
 

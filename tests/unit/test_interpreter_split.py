@@ -166,7 +166,7 @@ def test_each_half_computes_its_own_matrix_products_and_nothing_twice(first: boo
     module = nn.Sequential(nn.Linear(16, 64), nn.GELU(), Attention(64), nn.Linear(64, 16))
     x = torch.randn(8, 4, 16, requires_grad=not first)
     products = 2 * 8 * 4 * (16 * 64 + 64 * 192 + 64 * 64 + 64 * 16)  # multiply and add, per row and weight
-    assert flops(lambda: module(x)) == products  # the counter does not count fused attention
+    assert flops(lambda: module(x)) == products  # the counter does not count the fused attention of CPUs
     full = flops(module(x).sum().backward)
     split = Splitting()
     with split:

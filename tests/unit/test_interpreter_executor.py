@@ -146,5 +146,5 @@ def test_ranks_with_different_programs_or_tables_are_refused() -> None:
 def test_half_micro_batches_have_half_of_the_samples() -> None:
     halves = ONE_RANK.with_header(micro_batch_size=(1, 2))
     assert samples_per_micro_batch(halves, 4) == 2
-    with pytest.raises(ChimeraError, match=r"E804: micro-batches of 3 samples cannot be cut to 1/2"):
+    with pytest.raises(ChimeraError, match=r"E804: 1/2 of 3 samples is not a whole number of samples"):
         samples_per_micro_batch(halves, 3)

@@ -13,7 +13,7 @@ NESTING = 100  # nesting of an expression, or of blocks; the terms of a sum and 
 MAGNITUDE = 2**61  # magnitude of any value
 
 # of a program, whether compiled or read
-RANKS = 2**16  # ranks × width; stages; micro-batches of a group; parts of a size; window; members of a family of pipes
+RANKS = 2**16  # ranks × width; stages; micro-batches of a group; parts of a size; window; index of a family of pipes
 PIPES = 2**12  # pipes
 CELLS = 2**18  # pipes × stages × width, a stage counted again for each tied set that names it; all-reduces of all ranks
 TASKS = 2**21  # tasks × width, counted as at least two for every stage and micro-batch

@@ -1,7 +1,8 @@
 """How a rank exits after a failure: whether it prints the message of the job, when it exits, and its exit code.
 
 A rank also writes torchrun's error file, unless it leaves the report to another rank. From these files torchrun determines
-which rank failed first, and the launcher whether the message has been printed.
+which rank failed first, and the launcher whether the message has been printed. For a rank without a file torchrun takes the
+time of its exit.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def end_with(error: Exception, is_first_here: bool, job: JobEnd | None = None) -
     if prints:
         write_stderr(text)
     if job is not None and (peer_ended or not claimed):
-        job.linger()  # torchrun takes the process that exits first as the first cause
+        job.linger()  # for torchrun a rank that exits before another one writes its error file would be the first cause
     if claimed:
         write_error_file(f"its message is above: {_headline(error)}" if prints else text, prints)
         if isinstance(cause, PeerLostError):

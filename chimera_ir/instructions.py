@@ -182,7 +182,7 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Free the buffer of a received value here, instead of after the task that would free it otherwise.
+    """Free a received value here, instead of after the task that would free it otherwise.
 
     Attributes:
         stage: the consumer's.

@@ -23,7 +23,7 @@ class OptimizerState:
 
     Attributes:
         per_gradient: bytes of state for each byte of a gradient.
-        zero: the state of a stage is divided among the holders of the stage (ZeRO, stage 1).
+        zero: the state of a stage is sharded over the holders of the stage, in equal parts (ZeRO, stage 1).
         replicas: how many replicas a run has for each replica of the program; the numbers of holders are multiplied by it.
     """
 

@@ -131,7 +131,10 @@ def add_description(p: argparse.ArgumentParser) -> None:
                    help="a model as in run.py, such as gpt-small or gpt-small/6, or the path of a description (JSON); "
                    "with it a report has bytes per rank, and a program has a partition")  # fmt: skip
     p.add_argument(
-        "--micro-batch", metavar="b", type=integer_option, help="samples of a micro-batch, default 4; for a --model by name"
+        "--micro-batch",
+        metavar="b",
+        type=integer_option,
+        help="samples of a micro-batch, before the `size` of a schedule; default 4; for a --model by name",
     )
     p.add_argument("--seq-len", metavar="L", type=integer_option,
                    help="tokens of a sample, default the profile's, else the model's; for a --model by name")  # fmt: skip

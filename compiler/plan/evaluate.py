@@ -60,7 +60,7 @@ class Outcome:
     """The figures of a configuration. Times are in nanoseconds.
 
     Attributes:
-        zero: whether the holders of a stage share out the optimizer's state.
+        zero: whether the optimizer's state is sharded over the holders of a stage.
         memory: of the rank that needs most, in bytes.
         makespan: of an iteration, with the exchange of updated weights if `zero`; None where a rank needs more than it has, or
             where the configuration is not possible.
@@ -223,7 +223,7 @@ class Evaluator:
         return partition, model.stage_sums(partition.layers)
 
     def _least_state(self, c: Configuration) -> OptimizerState:
-        """Return the state of the optimizer, shared out if it may be."""
+        """Return the state of the optimizer, sharded if it may be."""
         return replace(self.problem.state, zero=self.problem.zero is not False, replicas=c.width)
 
     def _all_reduce_s(self, width: int) -> Callable[[int, int], float]:

@@ -49,7 +49,7 @@ class Problem:
         batch: samples of an iteration, over all replicas.
         limit: the most bytes that a rank may need.
         state: the optimizer's.
-        zero: whether the ranks with a copy of a stage share out this state; None: where a rank would not fit otherwise.
+        zero: whether this state is sharded over the ranks with a copy of a stage; None: where a rank would not fit otherwise.
         network: a link in the place of the profile's links.
         own: values by the name of a schedule's parameter, in the place of `CHOICES`; for D, only those divisors of `ranks` are
             tried that are among them.

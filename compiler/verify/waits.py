@@ -20,12 +20,13 @@ class Reason(IntEnum):
     Attributes:
         READ: a reader waits for the SEND of its value or, on machines whose transfers queue, for the completion of its
             transfer.
-        POST: a SEND waits for a RECV of its channel. Only on machines without queues.
+        POST: a SEND waits for a RECV of its channel: with window K, SEND number i for RECV number i - K. Only on machines
+            without queues.
         END: the completion of a transfer or of a collective waits until one of its ends is posted; it has one such wait for
             each end. Only on machines with queues.
         QUEUE: a completion waits for the one before it in a queue. Only on machines with queues.
         WINDOW: a SEND waits for an earlier transfer of its channel to complete; with window 0, the instruction after the SEND
-            waits for the SEND's transfer. Only on machines with queues.
+            waits for the SEND's transfer. Only on machines with queues; on the others POST is the wait for the window.
     """
 
     READ = 0

@@ -120,7 +120,7 @@ class RunSettings:
     )  # fmt: skip
 
     iterations: Count | None = option(None, TRAINING, "weight updates (default: 200; 5 with --timed)", "T")
-    micro_batch: Count = option(4, TRAINING, "samples of a micro-batch", "b")
+    micro_batch: Count = option(4, TRAINING, "samples of a micro-batch, before the `size` of a schedule", "b")
     accumulate: Count = option(1, TRAINING, "batches whose gradients are summed before each weight update", "K")
     seq_len: Count = option(128, TRAINING, "tokens of a sample of text, which are bytes without --tokenizer", "L")
     dtype: Dtype = option("fp32", TRAINING, "fp32, or bf16: layers compute in bfloat16 (autocast), weights stay fp32")

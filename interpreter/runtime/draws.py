@@ -1,4 +1,4 @@
-"""Random numbers inside a layer: they depend on (seed, iteration, sample, layer, site in the layer) and on nothing else.
+"""Random numbers of dropout in the presets: they depend on (seed, iteration, sample, layer, site in the layer) alone.
 
 So dropout is the same under every schedule, partition and number of ranks, and in a recomputed forward. The numbers of torch's
 own dropout depend on the order of the tasks, because all tasks of a process draw from one generator.

@@ -342,7 +342,8 @@ def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:
         message = f"rank {rank} has two tasks on tick {tick[row]}: {program.text(row)} and {program.text(row + 1)}"
         notes = [f"{program.text(row + 1)} is placed by {_line(ordered.span(row + 1))}"]
         if len(collisions) > 1:
-            notes.append(f"{len(collisions)} such pairs in all")
+            first, second = (" ".join(program.text(r).split()[:2]) for r in (row, row + 1))  # such as 'FWD down'
+            notes.append(f"{len(collisions)} such pairs of {first} and {second}")
         help = "shift one formula; a rank runs one task at a time"
         if ordered.span(row) == ordered.span(row + 1):
             help = "one formula places both: change its ticks so that they differ"

@@ -52,7 +52,7 @@ def test_collisions_name_both_tasks_once_per_pair_of_formulas() -> None:
 
 def test_three_tasks_on_one_tick_are_two_pairs() -> None:
     [d] = findings_of(rule1="F(s, m) at 0")
-    assert d.notes[-1] == "4 such pairs in all"  # two pairs on each of two ranks
+    assert d.notes[-1] == "4 such pairs of FWD main and FWD main"  # two pairs on each of two ranks
 
 
 def test_every_task_needs_one_formula() -> None:

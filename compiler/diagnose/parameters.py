@@ -1,4 +1,4 @@
-"""Values of parameters that meet the requirements of a schedule (E210), found by compiling the schedule with them."""
+"""Values of parameters that meet the requirements of a schedule (E210), found by ordering its tasks with them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ Values = Mapping[str, int]
 def suggest_parameters(
     error: ChimeraError, schedule: n.Schedule, given: Values, budget: Budget, recompute: StageChoice | None
 ) -> ChimeraError:
-    """Return the findings about requirements that are not met, with values of parameters with which the schedule compiles.
+    """Return the findings about requirements that are not met, with values of parameters that were tried as their help.
 
-    A finding for which no such values are found has no help.
+    With these values all requirements hold, and the tasks can be ordered. Limits of memory are not checked. A finding for which
+    no such values are found has no help.
 
     Args:
         given: the parameters of the compilation.
@@ -62,7 +63,7 @@ class _Trial:
         budget, recompute: as in `resolve`.
         searched: operations so far, without those of compilations.
         compiled: how many compilations so far have passed `resolve`.
-        tasks: how many forwards and backwards these had together, where a split backward counts as one.
+        tasks: how many forwards and backwards these had together, two for each stage and micro-batch.
     """
 
     schedule: n.Schedule
@@ -74,7 +75,7 @@ class _Trial:
     tasks: int = 0
 
     def works(self, changed: Values) -> bool:
-        """Return whether the schedule meets its requirements and compiles with these parameters changed.
+        """Return whether the schedule meets its requirements with these parameters changed, and its tasks get times.
 
         Once MAX_SEARCH, MAX_COMPILED or the budget is reached, return False without trying.
         """
@@ -100,7 +101,7 @@ class _Trial:
 
 
 def _help(schedule: n.Schedule, requirement: n.Require, given: Values, trial: _Trial) -> str:
-    """Return the help with values with which the schedule compiles: the nearest ones of one parameter, else of two.
+    """Return the help with values that work (`_Trial.works`): the nearest ones of one parameter, else of two.
 
     Args:
         requirement: the one that is not met.

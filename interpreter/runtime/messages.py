@@ -88,7 +88,8 @@ class Layout:
 
     def _check(self, tensors: Values) -> None:
         if len(tensors) != len(self.shapes_and_dtypes):
-            raise ValueError(f"a message has {len(tensors)} tensors, and should have {len(self.shapes_and_dtypes)} by the description")
+            described = len(self.shapes_and_dtypes)
+            raise ValueError(f"a message has {len(tensors)} tensors, and should have {described} by the description")
         for tensor, (shape, dtype) in zip(tensors, self.shapes_and_dtypes, strict=True):
             if tensor.shape != shape or tensor.dtype != dtype:
                 made = _dtype_and_shape(tensor.dtype, tensor.shape)

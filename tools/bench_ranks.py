@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -35,6 +36,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 # Environment variables of a rank.
 OUT = "BENCH_OUT"  # the file for what rank 0 has found
 TURNS = "BENCH_TURNS"  # the port of the store in which a job says that its turn has ended
+JOB, JOBS = "BENCH_JOB", "BENCH_JOBS"  # the number of the job, and how many there are
 TURN_TIMEOUT_S = 600  # a job waits no longer than this for the turn of another one
 _TURNS = itertools.count()
 
@@ -55,7 +57,7 @@ def at_once(module: str, count: int, command_lines: Sequence[Sequence[object]]) 
     """Run a module once with each of these command lines, all at the same time; return what the rank 0 of each has found.
 
     Each is a job of its own, of `count` ranks of this host with one thread each. While they run `timed_rounds`, one of them
-    computes, and the others wait without using the processor.
+    computes, and the processes of the others are stopped (SIGSTOP), so that their threads take no time from it.
 
     Raises subprocess.CalledProcessError if a rank of any job fails; the other jobs are then ended.
     """
@@ -64,8 +66,9 @@ def at_once(module: str, count: int, command_lines: Sequence[Sequence[object]]) 
     with tempfile.TemporaryDirectory() as folder, ExitStack() as at_the_end:
         outs = [Path(folder) / f"{number}.json" for number, _ in enumerate(command_lines)]
         jobs = []
-        for out, command_line in zip(outs, command_lines, strict=True):
+        for number, (out, command_line) in enumerate(zip(outs, command_lines, strict=True)):
             ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), OUT: str(out), TURNS: str(turns.port)}
+            ours |= {JOB: str(number), JOBS: str(len(outs))}
             command = [*launcher, "-m", module, *map(str, command_line)]
             jobs.append(at_the_end.enter_context(subprocess.Popen(command, env=os.environ | ours, cwd=ROOT)))
             at_the_end.callback(jobs[-1].terminate)
@@ -111,27 +114,42 @@ def timed_rounds(
             of them. A name may be in several groups. None: all runners are one group. A name that is not in `runners` belongs
             to another job of `at_once`; this job waits while that one runs it. All jobs have the same groups and rounds.
 
-    One round more, at the beginning, warms up, and nothing is yielded for it. The order of the groups, and that within a group,
-    are random, so that no runner always follows the same one.
+    Before the first round each runner runs once, to warm up. The order of the groups, and that within a group, are random, so
+    that no runner always follows the same one.
     """
     shuffler = random.Random(SEED)  # with one seed, all ranks of all jobs have the same orders
     numbered = list(enumerate([list(runners)] if groups is None else groups))
-    for number in range(rounds + 1):
+    for name in dict.fromkeys(name for _, names in numbered for name in names):
+        _turn(runners.get(name))
+    for _ in range(rounds):
         for group, names in shuffler.sample(numbered, len(numbered)):
             for name in shuffler.sample(names, len(names)):
-                ended = _next_turn()
-                if name not in runners:
-                    _store().wait([ended])
-                    continue
-                dist.barrier()
-                start = time.perf_counter()
-                runners[name]()
-                dist.barrier()
-                seconds = time.perf_counter() - start
-                _store().set(ended, "")
-                if number:
+                seconds = _turn(runners.get(name))
+                if seconds is not None:
                     yield group, name, seconds
-    _store().wait([ended])  # of the last turn: only then may a job prepare what comes next
+
+
+def _turn(runner: Callable[[], None] | None) -> float | None:
+    """Run a runner on all ranks of this job, and return its seconds. Without one it is the turn of another job: wait for it."""
+    others, ended = _ranks_of_other_jobs(), f"turn {next(_TURNS)} has ended"
+    if runner is None:
+        _store().wait([ended])
+        return None
+    if dist.get_rank() == 0:
+        for pid in others:
+            os.kill(pid, signal.SIGSTOP)
+    dist.barrier()
+    start = time.perf_counter()
+    runner()
+    dist.barrier()
+    seconds = time.perf_counter() - start
+    if dist.get_rank() == 0:
+        for pid in others:
+            os.kill(pid, signal.SIGCONT)
+        _store().set(ended, "")
+    else:
+        _store().wait([ended])
+    return seconds
 
 
 @cache
@@ -140,9 +158,15 @@ def _store() -> dist.Store:
     return dist.TCPStore("localhost", int(os.environ[TURNS]), is_master=False, timeout=timedelta(seconds=TURN_TIMEOUT_S))
 
 
-def _next_turn() -> str:
-    """Return the key that is set when the next turn has ended. It is the same in all jobs."""
-    return f"turn {next(_TURNS)} has ended"
+@cache
+def _ranks_of_other_jobs() -> list[int]:
+    """Return the numbers of the processes of all other jobs' ranks. The first call waits for all ranks of all jobs."""
+    own = [0] * dist.get_world_size()
+    dist.all_gather_object(own, os.getpid())
+    if dist.get_rank() == 0:
+        _store().set(f"processes {os.environ[JOB]}", json.dumps(own))
+    others = [job for job in map(str, range(int(os.environ[JOBS]))) if job != os.environ[JOB]]
+    return [pid for job in others for pid in json.loads(_store().get(f"processes {job}"))]
 
 
 def ratios(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:

@@ -1,13 +1,15 @@
 """Compares the speed of the runtime with torch.distributed.pipelining and with loops written by hand.
 
-All of them compute the gradients of the same model, on two gloo ranks with one thread each. torch's schedules have two
-processes of their own, as in a job of their users: our runtime sets up the allocator of its processes
-(interpreter/runtime/allocator.py), and the loops by hand share these. Two times whose ratio has a goal are measured soon after
-each other (GROUPS), so that other load on the host affects both, and the ratio is computed each time. A table has the median
-and the quartiles of each ratio, and how many there are. Another one has the times and, for our schedules, the waits for
-communication.
+All of them compute the gradients of the same model, on two gloo ranks with one thread each. Our runtime, torch's schedules and
+Chimera by hand have two processes each, as jobs of their own. While one job computes, the processes of the others are stopped.
+Our runtime sets up the allocator of its processes (interpreter/runtime/allocator.py), and the job by hand does the same.
 
-    python -m tools.bench_runtime [ROUNDS]      default 7; two or three times as many are run (RUNS)
+Two times whose ratio has a goal are measured soon after each other (GROUPS), so that other load on the host affects both, and
+the ratio is computed each time. The jobs are started several times (STARTS): how fast a process is depends by one or two
+percent on where its memory happens to lie, and that stays the same until it ends. A table has the median and the quartiles of
+each ratio, and how many there are. Another one has the times and, for our schedules, the waits for communication.
+
+    python -m tools.bench_runtime [ROUNDS]      of each start, default 2; two or three times as many are run (RUNS)
     python -m tools.bench_runtime --write       and records the result in docs/benchmarks.md
 
 The exit status is 1 if a goal is missed.
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +33,7 @@ from chimerac.chimera_ir.partition import balanced
 from chimerac.compiler import compile_schedule, compile_text
 from chimerac.compiler.library import find
 from chimerac.interpreter.pipeline.bound import BoundPipeline
+from chimerac.interpreter.runtime.allocator import keep_freed_memory
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.gloo import Gloo
 from tests.proof.record import table
@@ -40,7 +43,8 @@ from tools.bench_models import GPT, SEED, TINY, Sizes, description_of, iteration
 from tools.bench_ranks import at_once, benchmark, is_rank, ratio_cells, ratios, run_rank, timed_rounds
 
 RANKS = 2  # of each job
-JOBS = ("ours", "torch")  # the loops by hand are in the first one
+JOBS = ("ours", "torch", "by hand")  # a plain loop over the whole model is in the first one
+STARTS = 5  # of the jobs
 # Our schedules, with their parameters besides D and N.
 OURS: dict[str, dict[str, int]] = {"gpipe": {}, "1f1b": {}, "interleaved": {"v": 2}, "zb_v": {}, "chimera": {}}
 # Chimera that launches the all-reduce of a stage right after its last gradient. That of the library waits until the rank is
@@ -168,6 +172,9 @@ def measure(job: str, run: str, rounds: int) -> dict[str, Any]:
         # torch's split backward fails on the tiny model: "can't detach views in-place".
         names = [name for name in THEIRS if z is GPT or name not in V_SHAPED]
         runners |= {f"torch {name}": theirs(name, z, micro_batches) for name in names}
+    elif job == "by hand":
+        keep_freed_memory()
+        runners["chimera by hand"] = by_hand(z, micro_batches)
     else:
         transport = Gloo()
         runners["alone"] = alone(z, micro_batches)
@@ -175,7 +182,6 @@ def measure(job: str, run: str, rounds: int) -> dict[str, Any]:
         for name in [*OURS, EAGER] if z is GPT else [*OURS]:
             runners[f"ours {name}"], pipes[f"ours {name}"] = ours(name, z, micro_batches, transport)
             counts[name] = len(pipes[f"ours {name}"].executor.stream)
-        runners["chimera by hand"] = by_hand(z, micro_batches)
     times: list[dict[str, list[float]]] = [{name: [] for name in group if name in runners} for group in GROUPS[run]]
     waits: dict[str, list[tuple[float, float, float]]] = {name: [] for name in pipes}
     for group, name, seconds in timed_rounds(runners, factor * rounds, GROUPS[run]):
@@ -192,15 +198,17 @@ def measure_job(rounds: int, job: str) -> dict[str, Any]:
 
 
 def measure_all(rounds: int) -> dict[str, Any]:
-    """Run both jobs; return by run what they have measured, joined.
+    """Start all jobs STARTS times; return by run what they have measured, joined.
 
     The times of a group are joined, with those of `ideal`, which is `alone` divided by RANKS, and of `best of torch`. best: the
     runner of torch's fastest schedule; None if no group has all of torch's.
     """
-    of_ours, of_torch = at_once("tools.bench_runtime", RANKS, [(rounds, job) for job in JOBS])
+    starts = [at_once("tools.bench_runtime", RANKS, [(rounds, job) for job in JOBS]) for _ in range(STARTS)]
     found = {}
     for run in RUNS:
-        times = [a | b for a, b in zip(of_ours[run]["times"], of_torch[run]["times"], strict=True)]
+        ours = [of_ours[run] for of_ours, *_ in starts]
+        times = [_joined([of_job[run]["times"][n] for of_job in jobs] for jobs in starts) for n in range(len(GROUPS[run]))]
+        waits = {name: [row for of_start in ours for row in of_start["waits"][name]] for name in ours[0]["waits"]}
         best = None
         for of_group in times:
             if "alone" in of_group:
@@ -208,8 +216,22 @@ def measure_all(rounds: int) -> dict[str, Any]:
             if of_group.keys() >= set(_ALL_OF_TORCH):
                 best = min(_ALL_OF_TORCH, key=lambda name: statistics.median(of_group[name]))
                 of_group["best of torch"] = of_group[best]
-        found[run] = of_ours[run] | {"times": times, "best": best}
+        found[run] = {"counts": ours[0]["counts"], "times": times, "waits": waits, "best": best}
     return found
+
+
+def _joined(starts: Iterable[Sequence[dict[str, list[float]]]]) -> dict[str, list[float]]:
+    """Return the times of a group in all starts, one after the other, by runner.
+
+    Args:
+        starts: for each start, those of each job, by runner.
+    """
+    joined: dict[str, list[float]] = {}
+    for of_jobs in starts:
+        for times in of_jobs:
+            for name, seconds in times.items():
+                joined.setdefault(name, []).extend(seconds)
+    return joined
 
 
 def report(found: dict[str, Any]) -> tuple[str, bool]:
@@ -222,7 +244,7 @@ def report(found: dict[str, Any]) -> tuple[str, bool]:
     for run in RUNS:
         rounds = len(next(iter(found[run]["times"][0].values())))
         best = f"; the best of torch is {found[run]['best']}" if found[run]["best"] else ""
-        text += f"**{run}**: medians of {rounds} rounds{best}.\n\n"
+        text += f"**{run}**: medians of {rounds} rounds in {STARTS} starts{best}.\n\n"
         ratio_table, met = _ratio_table(run, found[run]["times"])
         text += ratio_table + "\n" + _loop_table(run, found[run]) + "\n"
         all_met &= met
@@ -277,4 +299,4 @@ if __name__ == "__main__":
     if is_rank():
         run_rank(partial(measure_job, int(sys.argv[1]), sys.argv[2]))
     else:
-        sys.exit(benchmark("runtime", __doc__, lambda rounds: report(measure_all(rounds)), "ROUNDS", 7))
+        sys.exit(benchmark("runtime", __doc__, lambda rounds: report(measure_all(rounds)), "ROUNDS", 2))

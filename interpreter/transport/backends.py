@@ -5,10 +5,16 @@ use_local_synchronization=True only the members call it, but all members must ha
 This does not hold for channels: a rank in the middle of a pipeline has more of them than one at an end. So this module creates
 the backends itself, with keys of the store that their ranks agree on. torch.distributed does not know of these backends, so
 `destroy_process_group` does not close them.
+
+A device of gloo is a network interface with a thread that sends and receives. The thread wakes up a hundred times per second,
+also if nothing is sent. torch.distributed creates a device for each backend. Here all backends of a process share that of the
+default process group, because such threads take processor time from the computation.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,10 +23,32 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from chimerac.interpreter.transport.addresses import INTERFACE
+
 DEFAULT_TIMEOUT = timedelta(minutes=30)  # as torch's own default for gloo
 
 
-def create_backend(name: str, store: Store, rank: int, world: int, timeout: timedelta | None) -> Any:
+def gloo_devices() -> list[Any]:
+    """Return the devices of gloo that the default process group uses. If there are none, return new ones.
+
+    New ones are as in torch.distributed: one for each interface that INTERFACE names, or the default one. Raises RuntimeError
+    if there is no such interface.
+    """
+    cpu, world = torch.device("cpu"), dist.group.WORLD
+    if world is not None and cpu in world._device_types:
+        backend = world._get_backend(cpu)
+        if isinstance(backend, dist.ProcessGroupGloo):
+            options: Any = getattr(backend, "options", None)  # not in every version of torch
+            if options is not None:
+                return list(options._devices)
+    if interfaces := os.environ.get(INTERFACE):
+        return [dist.ProcessGroupGloo.create_device(interface=interface) for interface in interfaces.split(",")]
+    return [dist.ProcessGroupGloo.create_default_device()]
+
+
+def create_backend(
+    name: str, store: Store, rank: int, world: int, timeout: timedelta | None, devices: Sequence[Any] = ()
+) -> Any:
     """Create a backend; called by all of its ranks together.
 
     Args:
@@ -29,13 +57,14 @@ def create_backend(name: str, store: Store, rank: int, world: int, timeout: time
         rank: the number of this rank among those of the backend.
         world: how many ranks the backend has.
         timeout: of each operation; None: DEFAULT_TIMEOUT.
+        devices: those of gloo that the backend uses; nccl uses none.
     """
-    timeout = timeout or DEFAULT_TIMEOUT
+    make: Any = dist.ProcessGroupGloo if name == "gloo" else dist.ProcessGroupNCCL
+    options = make.Options() if name == "nccl" else make._Options()
+    options._timeout = timeout or DEFAULT_TIMEOUT  # torch has no public names for these options
     if name == "gloo":
-        return dist.ProcessGroupGloo(store, rank, world, timeout)
-    options = dist.ProcessGroupNCCL.Options()
-    options._timeout = timeout  # torch has no public name for it
-    return dist.ProcessGroupNCCL(store, rank, world, options)
+        options._devices, options._threads = list(devices), 2 * len(devices)  # as many threads as in torch.distributed
+    return make(store, rank, world, options)
 
 
 def all_reduce(backend: Any, buffer: Tensor) -> Any:

@@ -25,7 +25,7 @@ from chimerac.chimera_ir.machines import PROCESSES, max_incomplete_sends
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.errors import MAX_TIMEOUT_S
 from chimerac.interpreter.transport import Pending
-from chimerac.interpreter.transport.backends import all_reduce, broadcast, create_backend
+from chimerac.interpreter.transport.backends import all_reduce, broadcast, create_backend, gloo_devices
 from chimerac.interpreter.transport.gpu_waits import GpuWaits
 from chimerac.interpreter.transport.progress import NUMBER, Awaited
 from chimerac.interpreter.transport.rendezvous import Rendezvous, rendezvous
@@ -131,6 +131,7 @@ class Processes:
         self._from: dict[int, Channel] = {}  # by sending peer
         self._collectives: dict[tuple[int, ...], Any] = {}  # by ranks, the backend
         self._shared: dict[tuple[int, ...], SharedAllReduces] = {}  # by ranks, for groups of gloo that are on one host
+        self._devices: list[Any] = []  # of gloo; all backends share them
         self._store = self.rendezvous.new_store()
         self._all_ranks = self._backend_of("gloo", "all", range(self.world))
 
@@ -169,7 +170,9 @@ class Processes:
         """
         store = PrefixStore(f"{purpose} {' '.join(map(str, ranks))}", self._store)
         with self.rendezvous.wait(f"connecting {self.named(ranks)}", "other", ranks):
-            return create_backend(name, store, ranks.index(self.rank), len(ranks), self.rendezvous.limit)
+            if name == "gloo" and not self._devices:
+                self._devices = gloo_devices()
+            return create_backend(name, store, ranks.index(self.rank), len(ranks), self.rendezvous.limit, self._devices)
 
     def _share(self, ranks: tuple[int, ...]) -> None:
         """Let a group of ranks that all-reduce over gloo share memory, if all are on one host; called by them together."""
@@ -303,6 +306,7 @@ class Processes:
         for connections in (self._to, self._from, self._collectives, self._shared):
             connections.clear()
         self._all_ranks = None
+        self._devices.clear()
 
 
 def _host_buffer(like: Tensor) -> Tensor:

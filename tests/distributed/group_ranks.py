@@ -109,9 +109,12 @@ def example() -> dict[str, list[float]]:
 def over_the_same_ranks(column: Any) -> dict[str, Any]:
     """Run in turns two pipelines in one group and one over all ranks. Then run three in the group, one after the other.
 
-    Return the names of parameters with wrong gradients, and the numbers of threads and of open files after each of the three.
+    Return the names of parameters with wrong gradients, the number of gloo's threads that the first three add, and the numbers
+    of threads and of open files after each of the last three.
     """
+    before = threads_of_gloo()
     first, second, wide = pipeline("chimera", column), pipeline("1f1b", column), pipeline("chimera", None)
+    added = threads_of_gloo() - before
     wrong = []
     for number in range(2):
         for pipe in (first, wide, second):
@@ -132,7 +135,12 @@ def over_the_same_ranks(column: Any) -> dict[str, Any]:
         gc.collect()
         threads.append(threading.active_count())
         descriptors.append(len(os.listdir("/proc/self/fd")))
-    return {"wrong": wrong, "threads": threads, "descriptors": descriptors}
+    return {"wrong": wrong, "added": added, "threads": threads, "descriptors": descriptors}
+
+
+def threads_of_gloo() -> int:
+    """Return how many threads of this process send and receive for gloo."""
+    return sum(path.read_text() == "gloo_tcp_loop\n" for path in Path("/proc/self/task").glob("*/comm"))
 
 
 def checkpoints(rank: int, columns: list[Any], folder: Path) -> list[str]:

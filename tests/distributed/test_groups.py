@@ -36,6 +36,7 @@ def test_the_example_with_a_device_mesh_trains_as_one_process(found: list[dict[s
 def test_pipelines_over_the_same_ranks_do_not_disturb_each_other_and_leave_nothing(found: list[dict[str, Any]]) -> None:
     for of_rank in found:
         assert of_rank["same ranks"]["wrong"] == []
+        assert of_rank["same ranks"]["added"] == 0, "the connections of all pipelines use the thread of the default group"
         first, *_, last = of_rank["same ranks"]["descriptors"]
         assert last <= first, "each closed pipeline must close its connections"
         assert len(set(of_rank["same ranks"]["threads"])) == 1

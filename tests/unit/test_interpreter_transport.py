@@ -69,7 +69,7 @@ def fake_network(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list
     """
     log: list[Any] = []
 
-    def create_backend(name: str, store: Any, number: int, size: int, limit: Any) -> Group:
+    def create_backend(name: str, store: Any, number: int, size: int, limit: Any, devices: Any) -> Group:
         kind, *ranks = store.prefix.split()
         assert (int(ranks[number]), len(ranks)) == (rank, size)
         if kind != "all":  # the backend of all ranks is not logged

@@ -153,7 +153,7 @@ class Executor:
             self.rehearse(batch)
             self._needs_rehearsal = False
         for gradients in self.gradients.values():
-            gradients.begin()
+            gradients.begin(are_complete=self.is_summed)
         clock, transport, number = self._clock.read, self.transport, 0
         self._clock.begin()
         if self._waits_of_gpu is not None:
@@ -172,8 +172,6 @@ class Executor:
             raise self._failure(number, cause) from cause
         finally:
             transport.waits_of_gpu = None
-        for gradients in self.gradients.values():
-            gradients.end(sync)
         self.is_summed = sync
         return self.iteration.total_loss()
 

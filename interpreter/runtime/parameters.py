@@ -35,7 +35,6 @@ class Gradients:
     Attributes:
         flat: for each dtype one tensor that holds the gradients one after the other. A group without gradients has one empty
             tensor, because its ranks may still run its ALLREDUCE.
-        are_complete: whether the last run of the stream has summed the gradients over all holders; True before the first run.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device, is_first: bool = True) -> None:
@@ -48,13 +47,16 @@ class Gradients:
             parts = torch.split(self.flat[-1], [p.numel() for p in of_dtype])
             self._views += [(p, part.view(p.shape)) for p, part in zip(of_dtype, parts, strict=True)]
         self.flat = self.flat or [torch.zeros(0, device=device)]
-        self._is_first, self.are_complete = is_first, True
+        self._is_first = is_first
 
-    def begin(self) -> None:
+    def begin(self, are_complete: bool = True) -> None:
         """Make the parameters' gradients views of the flat tensors, so that a run of the stream adds to these.
 
         A parameter without a gradient gets zeros. Complete gradients are the same on all holders. The first holder keeps them
         and the others set theirs to zero, so the next ALLREDUCE adds them once.
+
+        Args:
+            are_complete: whether the gradients that the parameters have are summed over all holders.
         """
         if all(p.grad is None for p, _ in self._views):
             for tensor in self.flat:
@@ -66,17 +68,9 @@ class Gradients:
             if p.grad is not view:
                 view.zero_() if p.grad is None else view.copy_(p.grad)
                 p.grad = view
-        if self.are_complete and not self._is_first:
+        if are_complete and not self._is_first:
             for tensor in self.flat:
                 tensor.zero_()
-
-    def end(self, sync: bool) -> None:
-        """End a run of the stream.
-
-        Args:
-            sync: whether its ALLREDUCEs have run, so that the gradients are complete.
-        """
-        self.are_complete = sync
 
 
 def holders_by_group(header: Header) -> dict[str, tuple[int, ...]]:

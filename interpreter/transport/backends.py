@@ -38,9 +38,8 @@ def gloo_devices() -> list[Any]:
     if world is not None and cpu in world._device_types:
         backend = world._get_backend(cpu)
         if isinstance(backend, dist.ProcessGroupGloo):
-            options: Any = getattr(backend, "options", None)  # not in every version of torch
-            if options is not None:
-                return list(options._devices)
+            options: Any = backend.options
+            return list(options._devices)
     if interfaces := os.environ.get(INTERFACE):
         return [dist.ProcessGroupGloo.create_device(interface=interface) for interface in interfaces.split(",")]
     return [dist.ProcessGroupGloo.create_default_device()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,8 @@ from chimerac.chimera_ir.instructions import AllReduce
 from chimerac.chimera_ir.program import Machine
 from chimerac.interpreter.errors import PeerLostError, StuckError
 from chimerac.interpreter.transport import Transport, loopback, processes
+from chimerac.interpreter.transport.addresses import INTERFACE
+from chimerac.interpreter.transport.backends import all_reduce, create_backend, gloo_devices
 from chimerac.interpreter.transport.gloo import Gloo
 from chimerac.interpreter.transport.liveness import LivenessCheck
 from chimerac.interpreter.transport.loopback import run_in_loopback
@@ -358,6 +361,20 @@ def test_the_error_names_the_ranks_whose_connection_cannot_be_created(monkeypatc
     monkeypatch.setattr(processes, "create_backend", lose_peer)
     with pytest.raises(PeerLostError, match=r"connecting ranks 0, 1 failed: Connection closed by peer"):
         transport.connect(program("chimera", D=2))
+
+
+def test_without_a_default_group_a_rank_makes_devices_as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    loopback_interface = socket.if_nameindex()[0][1]
+    for value, count in (("", 1), (f"{loopback_interface},{loopback_interface}", 2)):
+        monkeypatch.setenv(INTERFACE, value)
+        devices = gloo_devices()
+        assert len(devices) == count
+        values = torch.ones(2)
+        all_reduce(create_backend("gloo", HashStore(), 0, 1, None, devices), values).wait()
+        assert values.tolist() == [1, 1]
+    monkeypatch.setenv(INTERFACE, "no_such_interface")
+    with pytest.raises(RuntimeError, match="no_such_interface"):
+        gloo_devices()
 
 
 @pytest.mark.parametrize("machine", ["window", "serial"])

@@ -18,7 +18,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -72,12 +72,26 @@ def at_once(module: str, count: int, command_lines: Sequence[Sequence[object]]) 
             command = [*launcher, "-m", module, *map(str, command_line)]
             jobs.append(at_the_end.enter_context(subprocess.Popen(command, env=os.environ | ours, cwd=ROOT)))
             at_the_end.callback(jobs[-1].terminate)
+        at_the_end.callback(_resume_all, turns, len(jobs))  # called first: a process that is stopped does not end
         while (codes := [job.poll() for job in jobs]).count(None) and not any(codes):
             time.sleep(0.1)
         for job in jobs:
             if job.returncode:
                 raise subprocess.CalledProcessError(job.returncode, job.args)
         return [json.loads(out.read_text()) for out in outs]
+
+
+def _resume_all(turns: dist.Store, jobs: int) -> None:
+    """Let the ranks of all jobs run again that are stopped.
+
+    Args:
+        turns: the store of the turns, where each job has written the numbers of its processes.
+        jobs: how many there are.
+    """
+    for key in (f"processes {job}" for job in range(jobs)):
+        for pid in json.loads(turns.get(key)) if turns.check([key]) else ():
+            with suppress(ProcessLookupError):  # it has ended
+                os.kill(pid, signal.SIGCONT)
 
 
 def is_rank() -> bool:

@@ -301,19 +301,21 @@ class Work:
 
         This waits for no other rank: the input is there, since the forward has run before.
         """
-        start = self.iteration.clock()
-        with unchanged_buffers([self.module]) if self.has_buffers else nullcontext():
-            self._build_with_generators()
-        self.iteration.recomputed.append((start, self.iteration.clock()))
-
-    def _build_with_generators(self) -> None:
-        """Run the forward with the random numbers of its first run."""
-        if self.random_states is None:
-            self._build(self._inputs())
+        iteration = self.iteration
+        start = iteration.clock()
+        # As in `_compute`, no context is entered that is not needed.
+        if self.has_buffers or self.random_states is not None:
+            self._build_with_same_state()
         else:
-            with self.iteration.generators.restored(self.random_states):
-                self._build(self._inputs())
-            self.random_states = None
+            self._build(self._inputs())
+        iteration.recomputed.append((start, iteration.clock()))
+
+    def _build_with_same_state(self) -> None:
+        """Run the forward with the random numbers of its first run, and restore the buffers afterwards."""
+        generators, states = self.iteration.generators, self.random_states
+        with unchanged_buffers([self.module]), nullcontext() if states is None else generators.restored(states):
+            self._build(self._inputs())
+        self.random_states = None
 
     def _run_backward(self) -> None:
         """Compute the gradients, and store the input gradient."""

@@ -6,7 +6,8 @@ Both ends know the shapes from the boundary table, whose digest they compare bef
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -51,26 +52,25 @@ class Layout:
     Attributes:
         starts: the number of each tensor's first byte in a block of bytes.
         bytes: the size of this block.
+        empty: a function that returns memory for one message.
     """
 
     def __init__(self, boundary: Boundary, device: torch.device) -> None:
-        self.boundary, self.device = boundary, device
+        self.boundary = boundary
         self.shapes_and_dtypes = [(declared.shape, getattr(torch, declared.dtype)) for declared in boundary]
         self.starts = [0, *accumulate(map(aligned_bytes, boundary))][:-1]
         self.bytes = message_bytes(boundary)
         self.is_single_tensor = len(boundary) == 1
         has_padding = self.bytes > sum(declared.bytes for declared in boundary)
         self.is_stack = len(boundary) > 1 and len({*self.shapes_and_dtypes}) == 1 and not has_padding
-
-    def empty(self) -> Tensor:
-        """Return memory for one message."""
-        if self.is_single_tensor:
+        shape: tuple[int, ...] = (self.bytes,)
+        dtype = torch.uint8
+        if self.is_single_tensor or self.is_stack:
             shape, dtype = self.shapes_and_dtypes[0]
-            return torch.empty(shape, dtype=dtype, device=self.device)
         if self.is_stack:
-            shape, dtype = self.shapes_and_dtypes[0]
-            return torch.empty((len(self.boundary), *shape), dtype=dtype, device=self.device)
-        return torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
+            shape = (len(boundary), *shape)
+        # torch.empty takes 1.0 µs if the sizes are separate arguments, and 1.6 µs if they are a tuple. () stays a tuple.
+        self.empty: Callable[[], Tensor] = partial(torch.empty, *(shape or ((),)), dtype=dtype, device=device)
 
     def pack(self, tensors: Values) -> Tensor:
         """Return the message of these tensors. Raises ValueError unless their number, shapes and dtypes are the layout's."""
@@ -81,7 +81,7 @@ class Layout:
         self._check(tensors)
         if self.is_stack:
             return torch.stack(tensors)
-        message = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
+        message = self.empty()
         for tensor, start, declared in zip(tensors, self.starts, self.boundary, strict=True):
             message[start : start + declared.bytes] = tensor.contiguous().view(-1).view(torch.uint8)
         return message

@@ -28,6 +28,9 @@ from chimerac.interpreter.runtime.model import Objective, Stage, Values, combine
 from chimerac.interpreter.runtime.split import Splitting
 from chimerac.interpreter.runtime.store import Slot
 
+# Since torch 2.13, a node of a function that is written in Python owns its graph, like every other node.
+_PYTHON_NODES_KEEP_GRAPH = torch.__version__ >= "2.13"
+
 
 class Iteration:
     """What all work of a rank shares while its stream runs on one batch of an iteration.
@@ -361,10 +364,10 @@ def _backward(edges: tuple[GradientEdge, ...], grads: Values) -> None:
 def _edge(t: Tensor) -> GradientEdge:
     """Return the place of a tensor in its graph, which stays when the tensor is freed.
 
-    A node of a function that is written in Python does not own itself before torch 2.13. get_gradient_edge keeps it, but takes
-    longer than GradientEdge.
+    get_gradient_edge takes longer than GradientEdge. It is needed for a leaf, and for a function that is written in Python on a
+    torch on which the node of such a function does not keep its graph.
     """
     node = t.grad_fn
-    if node is None or isinstance(node, torch._C._FunctionBase):
+    if node is None or (not _PYTHON_NODES_KEEP_GRAPH and isinstance(node, torch._C._FunctionBase)):
         return get_gradient_edge(t)
     return GradientEdge(node, t.output_nr)

@@ -48,6 +48,14 @@ def test_a_single_tensor_is_sent_and_read_without_a_copy() -> None:
     assert layout.pack((x.T,)).is_contiguous() and layout.pack((x.T,)).equal(x.T)
 
 
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,)])
+def test_the_buffer_of_a_single_tensor_has_its_shape(shape: tuple[int, ...]) -> None:
+    layout, x = Layout((BoundaryTensor(shape, "float64", gradient=True),), CPU), torch.rand(shape, dtype=torch.float64)
+    buffer = layout.empty()
+    assert (buffer.shape, buffer.dtype, buffer.is_contiguous()) == (x.shape, x.dtype, True)
+    assert layout.unpack(buffer.copy_(x))[0].equal(x) and layout.pack((x,)) is x
+
+
 def test_tensors_of_one_shape_without_padding_are_one_stack() -> None:
     layout, values = Layout(SQUARE * 3, CPU), [torch.randn(4, 4) for _ in range(2)] + [torch.randn(4, 4).T]
     message, arrived = layout.pack(tuple(values)), layout.empty()

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
+from chimerac.interpreter.runtime import work
 from chimerac.interpreter.runtime.split import Splitting
-from chimerac.interpreter.runtime.work import _backward, _edge
 from tests.helpers_split import CASES, Attention, gradients_of_both, ids, sequence
 
 Function = Callable[..., Tensor]
@@ -238,14 +238,17 @@ def bytes_of_all_tensors() -> int:
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
-def test_the_graph_of_a_stage_that_ends_in_a_deferring_function_stays_when_its_output_is_freed() -> None:
+@pytest.mark.parametrize("keeps_graph", [work._PYTHON_NODES_KEEP_GRAPH, False])
+def test_the_graph_of_a_stage_that_ends_in_a_deferring_function_stays_when_its_output_is_freed(
+    keeps_graph: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "_PYTHON_NODES_KEEP_GRAPH", keeps_graph)  # False: as before torch 2.13
     layer, x = nn.Linear(4, 4), torch.randn(2, 4, requires_grad=True)
     with Splitting() as splitting:
         y = layer(x)
-    edge = _edge(y)
+    edge = work._edge(y)
     del y
-    assert edge.ownership_token is not None, "before torch 2.13 nothing else keeps the graph"
-    _backward((edge,), (torch.ones(2, 4),))
+    work._backward((edge,), (torch.ones(2, 4),))
     splitting.add_weight_gradients()
     assert x.grad is not None and x.grad.allclose(layer.weight.sum(dim=0).expand(2, 4))
     assert layer.weight.grad is not None and layer.weight.grad.allclose(x.sum(dim=0).expand(4, 4))
